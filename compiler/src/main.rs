@@ -1,0 +1,3 @@
+//! The `jvc` binary.
+
+fn main() {}

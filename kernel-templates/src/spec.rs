@@ -1,0 +1,491 @@
+//! What a kernel is asked to be: typed parameters per template, over one interface and one arena of expressions.
+//!
+//! Every template is a loop nest with holes. The holes are expressions: how an input element is found and prepared
+//! (access map and prologue), and what is stored where (epilogue and store map). So movement, casts, activations, masks and
+//! residuals cost no template of their own. The numbering of `Axis` and `Arg` is part of each template's contract below.
+
+use crate::dtype::{DType, Storage, Ty};
+use crate::expr::{ExprId, Exprs};
+
+/// A size known to the compiler, or a word of the symbol table read at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Extent {
+    /// A literal, baked into the kernel.
+    Const(u32),
+    /// Word of the symbol table.
+    Sym(u16),
+}
+
+/// What a kernel does with an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// Only loads.
+    Read,
+    /// Only stores.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+/// One buffer range that a kernel uses.
+///
+/// The address is formed from push constants: `bases[base]` (a 64-bit address) plus the operand's 32-bit offset in units of
+/// 16 bytes. With `via_table`, `bases[base]` is the address of the slot's I/O table and the operand's offset word is an
+/// index into that table of 64-bit addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Operand {
+    /// Element type.
+    pub dtype: DType,
+    /// How elements lie in memory.
+    pub storage: Storage,
+    /// Loads, stores or both.
+    pub access: Access,
+    /// Index of the base address.
+    pub base: u8,
+    /// The base is a table of addresses.
+    pub via_table: bool,
+}
+
+/// The operands of a kernel and the shape of its push constants.
+///
+/// Push-constant block: `n_bases` addresses of 8 bytes (as uvec2), then one u32 per operand. When the kernel reads symbols,
+/// the *last* base is the address of the slot's symbol table (u32 words).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Interface {
+    /// Buffers, in the order of `Expr::Load::operand` and `Store::operand`.
+    pub operands: Vec<Operand>,
+    /// Number of base addresses, the symbol table's included.
+    pub n_bases: u8,
+    /// True when some extent or expression reads the symbol table.
+    pub symbols: bool,
+}
+
+impl Interface {
+    /// Bytes of the push-constant block.
+    pub fn push_bytes(&self) -> u32 {
+        u32::from(self.n_bases) * 8 + self.operands.len() as u32 * 4
+    }
+}
+
+/// One element written: `operand[index] = value`, when `guard` (if any) holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Store {
+    /// Position in the operand list.
+    pub operand: u16,
+    /// Linear element index, i32.
+    pub index: ExprId,
+    /// Value, of the operand's register type; rounded to its element type by the store.
+    pub value: ExprId,
+    /// Bool; nothing is written where it is false.
+    pub guard: Option<ExprId>,
+}
+
+/// How partial results are combined. Every order of combination must give the same bytes in repeated runs: templates fix it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Combine {
+    /// Sum, from 0.
+    Sum,
+    /// Product, from 1.
+    Prod,
+    /// Maximum, from −∞ (or the smallest integer); NaN wins.
+    Max,
+    /// Minimum, from +∞ (or the largest integer); NaN wins.
+    Min,
+    /// Logical or, from false.
+    Any,
+    /// Logical and, from true.
+    All,
+    /// Linear position (i32) within the inner axes of the first maximum; the first NaN counts as maximum.
+    ArgMax,
+    /// Linear position (i32) of the first minimum; the first NaN counts as minimum.
+    ArgMin,
+}
+
+/// `for axes in domain: stores`. `Axis(k)` is coordinate k of the domain, row-major, one invocation per element
+/// (`per_thread` consecutive elements of the last axis each).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MapSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Iteration space.
+    pub domain: Vec<Extent>,
+    /// What is written per element.
+    pub stores: Vec<Store>,
+    /// Elements of the linear domain that one invocation handles.
+    pub per_thread: u32,
+    /// Invocations of a workgroup.
+    pub wg: u32,
+}
+
+/// One reduction over the inner axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stage {
+    /// How values are combined.
+    pub combine: Combine,
+    /// Value per inner coordinate; may use `Arg(i)` for the result of an earlier stage i.
+    pub value: ExprId,
+}
+
+/// Rows: `for outer: { s0 = reduce(inner); s1 = reduce(inner, using s0); …; stores }`. Softmax, norms, sums, argmax, sort by rank.
+///
+/// Axes: `Axis(0..outer.len())` then the inner axes. `Arg(i)` is the result of stage i (i32 for ArgMax/ArgMin, else the
+/// value's type). `row_stores` are written once a row (no inner axes), `element_stores` once per inner coordinate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RowSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// One row per coordinate.
+    pub outer: Vec<Extent>,
+    /// The axes reduced.
+    pub inner: Vec<Extent>,
+    /// Reductions, in order.
+    pub stages: Vec<Stage>,
+    /// Written once a row.
+    pub row_stores: Vec<Store>,
+    /// Written once per inner coordinate, after all stages.
+    pub element_stores: Vec<Store>,
+    /// Invocations that share a row: 1 (each loops alone, no shared memory) or a power of two up to `wg`.
+    pub threads_per_row: u32,
+    /// Invocations of a workgroup.
+    pub wg: u32,
+}
+
+/// Where a matmul keeps the operands of its inner loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Staging {
+    /// Each invocation computes `rows` × `cols` outputs from loads alone: best on CPU drivers and for tiny or thin problems.
+    Registers {
+        /// Outputs along m.
+        rows: u32,
+        /// Outputs along n.
+        cols: u32,
+    },
+    /// Tiles of both operands in shared memory; each invocation computes `rows` × `cols`.
+    Shared {
+        /// Tile along m.
+        bm: u32,
+        /// Tile along n.
+        bn: u32,
+        /// Tile along k.
+        bk: u32,
+        /// Outputs of an invocation along m.
+        rows: u32,
+        /// Outputs of an invocation along n.
+        cols: u32,
+    },
+    /// Cooperative matrices (KHR), staged through shared memory; f16 or bf16 operands, f32 accumulators.
+    Coop {
+        /// Tile along m, a multiple of the fragment's.
+        bm: u32,
+        /// Tile along n.
+        bn: u32,
+        /// Tile along k.
+        bk: u32,
+        /// Fragment sizes (m, n, k) from the device profile.
+        frag: (u32, u32, u32),
+        /// Subgroups along m and n.
+        warps: (u32, u32),
+        /// Fragment element type: F16 or BF16.
+        elem: DType,
+        /// Invocations of a subgroup.
+        subgroup: u32,
+    },
+    /// One row of workgroup-wide dot products: for m ≤ 8.
+    Gemv {
+        /// Invocations that share one dot product, a power of two.
+        threads_per_dot: u32,
+    },
+}
+
+/// `acc[b,m,n] = Σ_k lhs(b,m,k)·rhs(b,n,k)`, then stores. Matrix products, and convolutions by their access maps.
+///
+/// Axes: 0 batch, 1 m, 2 n, 3… the k axes. `lhs` uses 0, 1, 3…; `rhs` 0, 2, 3…; stores use 0, 1, 2 and `Arg(0)`, the sum (f32,
+/// or f64 for f64, i32/i64 for integers). Outputs beyond m or n are neither computed nor stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MatmulSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Batch count.
+    pub batch: Extent,
+    /// Rows.
+    pub m: Extent,
+    /// Columns.
+    pub n: Extent,
+    /// Summed axes, row-major.
+    pub k: Vec<Extent>,
+    /// Left element, of type `acc`.
+    pub lhs: ExprId,
+    /// Right element, of type `acc`.
+    pub rhs: ExprId,
+    /// Accumulator type.
+    pub acc: Ty,
+    /// What is written per (b, m, n).
+    pub stores: Vec<Store>,
+    /// Inner-loop shape.
+    pub staging: Staging,
+    /// Invocations of a workgroup.
+    pub wg: u32,
+}
+
+/// Flash attention: `out[b,i,:] = softmax_j(score(q[b,i]·k[b,j])) · v[b,j,:]`, keys streamed, softmax in f32.
+///
+/// Axes: 0 batch (heads included), 1 query i, 2 key j, 3 channel e. `query` uses 0, 1, 3; `key` and `value` 0, 2, 3; `score` uses
+/// 0, 1, 2 and `Arg(0)`, the dot product (scale, bias, masks by −∞); stores use 0, 1, 3 and `Arg(0)`, the output element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttentionSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Batch × heads.
+    pub batch: Extent,
+    /// Queries.
+    pub queries: Extent,
+    /// Keys.
+    pub keys: Extent,
+    /// Channels of query and key.
+    pub qk_dim: u32,
+    /// Channels of value and output.
+    pub v_dim: u32,
+    /// Query element, f32.
+    pub query: ExprId,
+    /// Key element, f32.
+    pub key: ExprId,
+    /// Value element, f32.
+    pub value: ExprId,
+    /// Final score, f32.
+    pub score: ExprId,
+    /// A row whose scores are all −∞ gives 0 (PyTorch's scaled_dot_product_attention) instead of NaN (explicit softmax).
+    pub zero_masked_rows: bool,
+    /// What is written per (b, i, e).
+    pub stores: Vec<Store>,
+    /// Keys of a block held in shared memory; 0: each invocation streams keys alone (CPU drivers).
+    pub block_keys: u32,
+    /// Invocations of a workgroup; each owns one query.
+    pub wg: u32,
+}
+
+/// Cell of a recurrent layer, with PyTorch's gate order (LSTM i f g o; GRU r z n, `n = tanh(x_n + r·(W_hn h + b_hn))`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cell {
+    /// Long short-term memory.
+    Lstm,
+    /// Gated recurrent unit.
+    Gru,
+    /// Elman cell with tanh.
+    RnnTanh,
+    /// Elman cell with relu.
+    RnnRelu,
+}
+
+/// One direction of one recurrent layer: one workgroup per batch element loops over time, state in shared memory.
+///
+/// Axes: 0 time (in the order of the input, also when reversed), 1 batch, 2 unit (`gates·hidden` for projections, `hidden` for states),
+/// 3 the summed hidden unit. `input` uses 0, 1, 2: the input projection, input bias included; `weight` uses 2 (gate row), 3;
+/// `bias` uses 2; `h0`, `c0` use 1, 2. `step_stores` use 0, 1, 2 and `Arg(0)` = h; `final_stores` use 1, 2 and `Arg(0)` = h, `Arg(1)` = c.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecurrentSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Kind of cell.
+    pub cell: Cell,
+    /// Time steps.
+    pub steps: Extent,
+    /// Batch.
+    pub batch: Extent,
+    /// Units.
+    pub hidden: u32,
+    /// Runs from the last step to the first.
+    pub reverse: bool,
+    /// Input projection element, f32.
+    pub input: ExprId,
+    /// Recurrent weight element, f32.
+    pub weight: ExprId,
+    /// Recurrent bias element, f32; none is zero.
+    pub bias: Option<ExprId>,
+    /// Initial hidden state, f32.
+    pub h0: ExprId,
+    /// Initial cell state, f32 (LSTM).
+    pub c0: Option<ExprId>,
+    /// Written at each step.
+    pub step_stores: Vec<Store>,
+    /// Written after the last step.
+    pub final_stores: Vec<Store>,
+    /// Invocations of a workgroup.
+    pub wg: u32,
+}
+
+/// Cumulative operation along one axis: `acc = combine(acc, value)`, stored at each position.
+///
+/// Axes: the outer ones, then the scanned one. `Arg(0)` in stores is the running result. For `Max`/`Min`, `Arg(1)` is the
+/// position (i32) of the last element that equals it (PyTorch's cummax indices).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScanSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Independent lines.
+    pub outer: Vec<Extent>,
+    /// Length of a line.
+    pub len: Extent,
+    /// Sum, Prod, Max or Min.
+    pub combine: Combine,
+    /// Value per position.
+    pub value: ExprId,
+    /// Written per position.
+    pub stores: Vec<Store>,
+    /// Invocations of a workgroup; one a line.
+    pub wg: u32,
+}
+
+/// How a scattered element meets what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScatterMode {
+    /// The last one written stays.
+    Set,
+    /// Sum.
+    Add,
+    /// Product.
+    Mul,
+    /// Larger.
+    Max,
+    /// Smaller.
+    Min,
+}
+
+/// Deterministic scatter into a buffer that already holds its base: parallel over `outer` (whose lines never write the same
+/// element), serial over `inner` in row-major order: `target[index] = mode(target[index], value)` where `guard` holds.
+///
+/// Axes: the outer ones, then the inner ones.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScatterSpec {
+    /// Operands; the store's operand is `ReadWrite`.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Independent lines.
+    pub outer: Vec<Extent>,
+    /// Serial axes.
+    pub inner: Vec<Extent>,
+    /// Combination.
+    pub mode: ScatterMode,
+    /// Target, index, value and guard.
+    pub store: Store,
+    /// Invocations of a workgroup; one a line.
+    pub wg: u32,
+}
+
+/// A batch of complex discrete Fourier transforms of one length in shared memory (Stockham, radix 2/3/4/5 and generic primes).
+///
+/// Axes: 0 batch, 1 position. `re`, `im` give the input at (0, 1); stores are written per (0, 1) with `Arg(0)` = re, `Arg(1)` = im of
+/// the unnormalised transform `Σ_j x_j exp(±2πi·jk/n)`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FftSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Number of transforms.
+    pub batch: Extent,
+    /// Length.
+    pub n: u32,
+    /// Positive exponent.
+    pub inverse: bool,
+    /// Real part, f32.
+    pub re: ExprId,
+    /// Imaginary part, f32.
+    pub im: ExprId,
+    /// Written per output position.
+    pub stores: Vec<Store>,
+    /// Invocations of a workgroup.
+    pub wg: u32,
+}
+
+/// Any kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KernelSpec {
+    /// Elementwise and movement.
+    Map(MapSpec),
+    /// Reductions and normalisations.
+    Row(RowSpec),
+    /// Matrix products and convolutions.
+    Matmul(MatmulSpec),
+    /// Flash attention.
+    Attention(AttentionSpec),
+    /// LSTM, GRU, RNN.
+    Recurrent(RecurrentSpec),
+    /// Cumulative sums and the like.
+    Scan(ScanSpec),
+    /// Scatter.
+    Scatter(ScatterSpec),
+    /// Fourier transform.
+    Fft(FftSpec),
+}
+
+/// How many workgroups a kernel needs, per dimension, as products of ceiling divisions of extents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grid {
+    /// `x`, `y`, `z`: each the product over its factors of `ceil(product(extents) / divisor)`.
+    pub dims: [Vec<GridFactor>; 3],
+}
+
+/// `ceil(product(extents) / divisor)`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GridFactor {
+    /// Multiplied together.
+    pub extents: Vec<Extent>,
+    /// Rounded up by this.
+    pub divisor: u32,
+}
+
+/// A kernel as built: what ships and what the recorder needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// SPIR-V words; entry point `main`.
+    pub words: Vec<u32>,
+    /// Workgroups to dispatch. A workgroup beyond the work returns at once, and a count above 65535 in x is folded by the
+    /// kernel itself: it reads its linear workgroup number as `x + y·65535` when `dims[1]` says so.
+    pub grid: Grid,
+    /// Shared memory.
+    pub shared_bytes: u32,
+    /// What the device must have.
+    pub needs: Needs,
+}
+
+/// Device features that a module declares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Needs {
+    /// `storageBuffer8BitAccess` and `shaderInt8`.
+    pub int8: bool,
+    /// `storageBuffer16BitAccess` and `shaderInt16`.
+    pub int16: bool,
+    /// `storageBuffer16BitAccess` and `shaderFloat16`.
+    pub float16: bool,
+    /// `shaderInt64`.
+    pub int64: bool,
+    /// `shaderFloat64`.
+    pub float64: bool,
+    /// `VK_KHR_cooperative_matrix`, with the Vulkan memory model.
+    pub cooperative_matrix: bool,
+    /// Subgroup size that the kernel assumes; 0 for none.
+    pub subgroup: u32,
+}
+
+/// Which form of interface a module gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum InterfaceForm {
+    /// Buffer device addresses in push constants: what ships.
+    Addresses,
+    /// One storage buffer per operand (set 0, binding = operand index; the symbol table last): what tests run under
+    /// synchronisation and GPU-assisted validation, which do not see through addresses.
+    Bindings,
+}
