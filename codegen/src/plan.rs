@@ -66,6 +66,38 @@ pub enum Elem {
     F64,
 }
 
+impl Elem {
+    /// Every element type, in declaration order.
+    pub const ALL: [Elem; 10] =
+        [Elem::Bool, Elem::U8, Elem::I8, Elem::I16, Elem::I32, Elem::I64, Elem::F16, Elem::BF16, Elem::F32, Elem::F64];
+
+    /// Bytes of one element in its own width.
+    pub const fn size_bytes(self) -> u64 {
+        match self {
+            Elem::Bool | Elem::U8 | Elem::I8 => 1,
+            Elem::I16 | Elem::F16 | Elem::BF16 => 2,
+            Elem::I32 | Elem::F32 => 4,
+            Elem::I64 | Elem::F64 => 8,
+        }
+    }
+
+    /// The word of the text form (`f32`, `bf16`, …).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Elem::Bool => "bool",
+            Elem::U8 => "u8",
+            Elem::I8 => "i8",
+            Elem::I16 => "i16",
+            Elem::I32 => "i32",
+            Elem::I64 => "i64",
+            Elem::F16 => "f16",
+            Elem::BF16 => "bf16",
+            Elem::F32 => "f32",
+            Elem::F64 => "f64",
+        }
+    }
+}
+
 /// One pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanKernel {
@@ -79,8 +111,8 @@ pub struct PlanKernel {
     pub disassembly: String,
     /// Number of base addresses in its push constants.
     pub n_bases: u8,
-    /// Number of operands in its push constants.
-    pub n_operands: u8,
+    /// Per operand of its push constants, the base that its offset is relative to (or whose table it indexes).
+    pub operand_bases: Vec<u8>,
     /// Subgroup size that must be forced at pipeline creation; 0 for none.
     pub subgroup: u32,
 }
@@ -209,7 +241,8 @@ pub struct Entry {
     pub steps: Vec<Step>,
 }
 
-/// A range of the arena with a lifetime.
+/// A range of the arena with a lifetime. Two buffers that live together are disjoint, with one exception: the last step of the
+/// one may be the first step of the other when that step works in place, on exactly the bytes of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArenaBuffer {
     /// Name of the value (its node in the export).
@@ -285,9 +318,10 @@ pub struct Dispatch {
     pub offsets: Vec<u32>,
     /// Workgroups.
     pub groups: Groups,
-    /// Ranges read, by operand order.
+    /// Ranges read, by operand order. A table grid's three words need not be named: they are always read.
     pub reads: Vec<ByteRange>,
-    /// Ranges written.
+    /// Ranges written. Where a kernel works in place, the range read and the range written are the same one: every other
+    /// overlap within a dispatch would be a race.
     pub writes: Vec<ByteRange>,
     /// Name of the main value that it computes.
     pub label: String,
