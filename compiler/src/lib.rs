@@ -1,3 +1,7 @@
 //! `jvc`: an ahead-of-time compiler from PyTorch exports to standalone Vulkan crates.
 
+pub mod device;
+pub mod import;
 pub mod ir;
+pub mod options;
+pub mod report;

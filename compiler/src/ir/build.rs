@@ -1,7 +1,8 @@
 //! Builds graphs: used by the ATen rules, the passes and tests. Result types come from [`super::infer`].
 
 use super::graph::{Graph, Node, NodeId, Origin, Value, ValueId};
-use super::op::Op;
+use super::infer::{InferError, check_body, infer};
+use super::op::{Body, Op};
 use super::ty::TensorType;
 use std::collections::BTreeMap;
 
@@ -41,6 +42,34 @@ impl Builder {
     /// Type of a value.
     pub fn ty(&self, v: ValueId) -> &TensorType {
         self.graph.ty(v)
+    }
+
+    /// Adds a node whose result types follow from its operands.
+    pub fn add(&mut self, op: Op, inputs: Vec<ValueId>) -> Result<Vec<ValueId>, InferError> {
+        let tys: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
+        let out = infer(&op, &tys)?;
+        Ok(self.push(op, inputs, out))
+    }
+
+    /// As [`Builder::add`], for operations with one result.
+    pub fn add1(&mut self, op: Op, inputs: Vec<ValueId>) -> Result<ValueId, InferError> {
+        Ok(self.add(op, inputs)?[0])
+    }
+
+    /// An elementwise node; operands have the rank of `shape` and broadcast to it.
+    pub fn map(&mut self, body: Body, inputs: Vec<ValueId>, ty: TensorType) -> Result<ValueId, InferError> {
+        self.checked(Op::Map(body), inputs, ty)
+    }
+
+    /// A general pointwise node over the coordinates of `ty`.
+    pub fn compute(&mut self, body: Body, inputs: Vec<ValueId>, ty: TensorType) -> Result<ValueId, InferError> {
+        self.checked(Op::Compute(body), inputs, ty)
+    }
+
+    fn checked(&mut self, op: Op, inputs: Vec<ValueId>, ty: TensorType) -> Result<ValueId, InferError> {
+        let tys: Vec<&TensorType> = inputs.iter().map(|&v| self.graph.ty(v)).collect();
+        check_body(&op, &tys, &ty)?;
+        Ok(self.push(op, inputs, vec![ty])[0])
     }
 
     /// Adds a node with given result types.

@@ -122,7 +122,10 @@ impl Graph {
             UserOutput::Tensor(v) => Some(*v),
             UserOutput::Int(_) | UserOutput::Constant(_) => None,
         });
-        outputs.chain(self.state_updates.iter().map(|(_, v)| *v)).chain(self.input_updates.iter().map(|(_, v)| *v)).collect()
+        outputs
+            .chain(self.state_updates.iter().map(|(_, v)| *v))
+            .chain(self.input_updates.iter().map(|(_, v)| *v))
+            .collect()
     }
 
     /// How many node operands (and roots) use each value.

@@ -6,6 +6,7 @@
 pub mod build;
 pub mod dim;
 pub mod graph;
+pub mod infer;
 pub mod op;
 pub mod ty;
 

@@ -1,0 +1,118 @@
+//! Parameters, buffers and constants: strided views of bytes that stay in the mapped archive.
+
+use super::program::ScalarType;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that are mapped or owned, shared by all views of them.
+#[derive(Clone)]
+pub struct Storage {
+    source: Source,
+    range: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Source {
+    Mapped(Arc<memmap2::Mmap>),
+    Owned(Arc<Vec<u8>>),
+}
+
+/// A tensor of the checkpoint: a strided view of a storage. Sizes, strides and offset are in elements; the reader has checked that
+/// every element lies inside the storage.
+#[derive(Clone, Debug)]
+pub struct WeightView {
+    /// Element type.
+    pub dtype: ScalarType,
+    /// Sizes.
+    pub sizes: Vec<i64>,
+    /// Strides.
+    pub strides: Vec<i64>,
+    /// First element.
+    pub offset: i64,
+    /// The whole storage; `None` where the archive has no payload (compile then needs `--weights` or `--random-weights`).
+    pub storage: Option<Storage>,
+}
+
+/// All tensors of a checkpoint, by name.
+pub type WeightStore = BTreeMap<String, WeightView>;
+
+impl Storage {
+    /// A range of a mapped file, which the caller has checked.
+    pub fn mapped(map: Arc<memmap2::Mmap>, range: Range<usize>) -> Storage {
+        Storage { source: Source::Mapped(map), range }
+    }
+
+    /// Owned bytes.
+    pub fn owned(bytes: Vec<u8>) -> Storage {
+        let range = 0..bytes.len();
+        Storage { source: Source::Owned(Arc::new(bytes)), range }
+    }
+
+    /// A part of this storage, which the caller has checked.
+    pub fn slice(&self, part: Range<usize>) -> Storage {
+        let start = self.range.start;
+        Storage { source: self.source.clone(), range: start + part.start..start + part.end }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        let all: &[u8] = match &self.source {
+            Source::Mapped(m) => m,
+            Source::Owned(v) => v,
+        };
+        &all[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Storage({} bytes)", self.range.len())
+    }
+}
+
+impl WeightView {
+    /// Number of elements.
+    pub fn n_elems(&self) -> i64 {
+        self.sizes.iter().product()
+    }
+
+    /// The elements in row-major order, little-endian; `None` without a payload.
+    pub fn contiguous(&self) -> Option<Vec<u8>> {
+        if let Some(slice) = self.contiguous_slice() {
+            return Some(slice.to_vec());
+        }
+        let bytes = self.storage.as_ref()?.bytes();
+        let size = self.dtype.size_bytes() as usize;
+        let n = self.n_elems() as usize;
+        let mut out = Vec::with_capacity(n * size);
+        let mut at = vec![0i64; self.sizes.len()];
+        for _ in 0..n {
+            let elem = self.offset + at.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<i64>();
+            let start = elem as usize * size;
+            out.extend_from_slice(&bytes[start..start + size]);
+            for d in (0..at.len()).rev() {
+                at[d] += 1;
+                if at[d] < self.sizes[d] {
+                    break;
+                }
+                at[d] = 0;
+            }
+        }
+        Some(out)
+    }
+
+    /// The elements as they lie, when they are contiguous: no copy.
+    pub fn contiguous_slice(&self) -> Option<&[u8]> {
+        let mut expect = 1;
+        for (size, stride) in self.sizes.iter().zip(&self.strides).rev() {
+            if *size != 1 && *stride != expect {
+                return None;
+            }
+            expect *= size;
+        }
+        let size = self.dtype.size_bytes() as usize;
+        let start = self.offset as usize * size;
+        self.storage.as_ref()?.bytes().get(start..start + self.n_elems() as usize * size)
+    }
+}
