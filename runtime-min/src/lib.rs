@@ -1,1 +1,5 @@
 //! placeholder
+
+mod mapped;
+
+pub use mapped::map_file;
