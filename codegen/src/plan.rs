@@ -4,6 +4,19 @@
 //! Meaning: an entry point is a list of steps in order. A dispatch reads and writes byte ranges of buffers; a barrier makes all writes
 //! before it visible to all reads and writes (and indirect arguments) after it. Nothing else orders two dispatches.
 
+mod parse;
+mod print;
+mod scan;
+mod size;
+mod verify;
+mod walk;
+
+pub use parse::{FindKernel, KernelFile};
+pub use print::DisplaySize;
+pub use scan::ParseError;
+pub use size::SizeError;
+pub use verify::{ALIGNMENT, Fault, PlanError};
+
 /// A whole program: entry points over shared kernels and weights.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
