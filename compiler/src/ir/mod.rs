@@ -5,6 +5,7 @@
 
 pub mod build;
 pub mod dim;
+pub mod eval;
 pub mod graph;
 pub mod infer;
 pub mod op;

@@ -1,0 +1,69 @@
+//! Softmax, normalisation and variance: several passes over the same elements.
+
+use super::reduce::{max, slots};
+use super::tensor::{Data, Tensor, lines};
+
+pub(super) fn softmax(x: &Tensor, dim: usize, log: bool) -> Data {
+    let v = x.floats();
+    let (outer, len, inner) = lines(&x.shape, dim);
+    let mut out = vec![0.0; v.len()];
+    for o in 0..outer {
+        for i in 0..inner {
+            let at = |k: usize| (o * len + k) * inner + i;
+            let top = (0..len).fold(f64::NEG_INFINITY, |m, k| max(m, v[at(k)]));
+            let sum: f64 = (0..len).map(|k| (v[at(k)] - top).exp()).sum();
+            for k in 0..len {
+                let shifted = v[at(k)] - top;
+                out[at(k)] = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+            }
+        }
+    }
+    Data::Float(out)
+}
+
+/// Σ f(x, slot) per result slot.
+fn sums(v: &[f64], slots: &[usize], n: usize, f: impl Fn(f64, usize) -> f64) -> Vec<f64> {
+    let mut out = vec![0.0; n];
+    v.iter().zip(slots).for_each(|(&x, &s)| out[s] += f(x, s));
+    out
+}
+
+pub(super) fn norm(x: &Tensor, dims: &[usize], eps: f64, rms: bool) -> Data {
+    let v = x.floats();
+    let (n, slots) = slots(&x.shape, dims);
+    let count: usize = dims.iter().map(|&d| x.shape[d]).product();
+    let mean: Vec<f64> =
+        if rms { vec![0.0; n] } else { sums(v, &slots, n, |x, _| x).iter().map(|s| s / count as f64).collect() };
+    let squares = sums(v, &slots, n, |x, s| (x - mean[s]).powi(2));
+    let scale: Vec<f64> = squares.iter().map(|q| 1.0 / (q / count as f64 + eps).sqrt()).collect();
+    Data::Float(v.iter().zip(&slots).map(|(&x, &s)| (x - mean[s]) * scale[s]).collect())
+}
+
+pub(super) fn variance(x: &Tensor, dims: &[usize], correction: f64) -> Data {
+    let v = x.floats();
+    let (n, slots) = slots(&x.shape, dims);
+    let count = dims.iter().map(|&d| x.shape[d]).product::<usize>() as f64;
+    let mean: Vec<f64> = sums(v, &slots, n, |x, _| x).iter().map(|s| s / count).collect();
+    let squares = sums(v, &slots, n, |x, s| (x - mean[s]).powi(2));
+    // PyTorch divides by max(0, n − correction): nothing left gives inf or NaN, never a negative variance.
+    Data::Float(squares.into_iter().map(|q| q / (count - correction).max(0.0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::ty::DType;
+
+    #[test]
+    fn softmax_of_large_values_does_not_overflow() {
+        let x = Tensor::from_f64(DType::F32, &[1, 2], vec![1000.0, 1000.0]);
+        assert_eq!(softmax(&x, 1, false), Data::Float(vec![0.5, 0.5]));
+    }
+
+    #[test]
+    fn norm_keeps_a_tiny_eps() {
+        let x = Tensor::from_f64(DType::F64, &[1, 2], vec![1e-6, -1e-6]);
+        let Data::Float(y) = norm(&x, &[1], 1e-12, false) else { panic!("floats") };
+        assert!((y[0] - 0.5f64.sqrt()).abs() < 1e-12, "x/√(1e-12 + 1e-12), got {}", y[0]);
+    }
+}
