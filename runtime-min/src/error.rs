@@ -1,0 +1,176 @@
+//! Every way the runtime can fail, with the values that explain it.
+
+use std::fmt;
+
+use ash::vk;
+
+/// What went wrong. Cheap to clone: a lost device hands out the same error again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// No Vulkan loader, or it refused to start.
+    Loader(String),
+    /// No device answers the selection.
+    NoDevice {
+        /// What was asked for.
+        wanted: String,
+        /// Names of the devices present.
+        found: Vec<String>,
+    },
+    /// The validation layer was asked for and is not installed.
+    NoValidationLayer,
+    /// The device lacks something the program needs.
+    Requirement {
+        /// Limit or feature.
+        what: &'static str,
+        /// What the program needs.
+        need: String,
+        /// What the device offers.
+        fact: String,
+    },
+    /// Tables of a program contradict each other.
+    Description(String),
+    /// An argument of a call does not fit the entry point.
+    Argument {
+        /// Which argument.
+        what: String,
+        /// What the entry point takes.
+        need: String,
+        /// What was given.
+        got: String,
+    },
+    /// The weights cannot be used.
+    Weights(WeightsError),
+    /// No memory left on the device.
+    OutOfMemory {
+        /// What was being allocated.
+        what: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// Every slot of the session is in flight: wait for a ticket first, or make a session with more slots.
+    SlotsBusy {
+        /// Slots of the session.
+        n_slots: usize,
+    },
+    /// The device is gone. Sticky: later calls on the same [`crate::Gpu`] return it again.
+    DeviceLost {
+        /// The step that was running, as far as it is known.
+        step: String,
+    },
+    /// Any other Vulkan error.
+    Vulkan {
+        /// The call.
+        call: &'static str,
+        /// The result code.
+        code: i32,
+    },
+}
+
+/// Why a weight file was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The file cannot be opened or mapped.
+    Io {
+        /// Path.
+        path: String,
+        /// Reason.
+        reason: String,
+    },
+    /// It does not start with the magic of a weight file.
+    NotWeights,
+    /// A format version that this runtime does not read.
+    Version {
+        /// Version of the file.
+        found: u32,
+        /// Version that is read.
+        supported: u32,
+    },
+    /// Fewer or more bytes than the program's weights.
+    Size {
+        /// Bytes of payload that the program needs.
+        need: u64,
+        /// Bytes there.
+        got: u64,
+    },
+    /// Weights of another program or of another compilation.
+    Foreign {
+        /// Hash that the program records.
+        need: u64,
+        /// Hash in the file's header.
+        got: u64,
+    },
+    /// The payload does not match the hash: flipped or overwritten bytes.
+    Corrupt {
+        /// Hash in the header.
+        need: u64,
+        /// Hash of the bytes.
+        got: u64,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Loader(reason) => write!(f, "no usable Vulkan loader: {reason}"),
+            Error::NoDevice { wanted, found } => {
+                write!(f, "no Vulkan device matches {wanted}; found: {}", list(found))
+            }
+            Error::NoValidationLayer => write!(f, "VK_LAYER_KHRONOS_validation is not installed"),
+            Error::Requirement { what, need, fact } => {
+                write!(f, "this GPU offers {what} {fact}, the program needs {need}")
+            }
+            Error::Description(reason) => write!(f, "program tables are inconsistent: {reason}"),
+            Error::Argument { what, need, got } => write!(f, "{what}: got {got}, the entry point takes {need}"),
+            Error::Weights(error) => write!(f, "weights: {error}"),
+            Error::OutOfMemory { what, bytes } => write!(f, "no device memory left for {what} of {bytes} bytes"),
+            Error::SlotsBusy { n_slots } => write!(f, "all {n_slots} slots of the session are in flight"),
+            Error::DeviceLost { step } => write!(f, "the GPU was lost at {step}"),
+            Error::Vulkan { call, code } => write!(f, "{call} failed: {:?}", vk::Result::from_raw(*code)),
+        }
+    }
+}
+
+impl fmt::Display for WeightsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WeightsError::Io { path, reason } => write!(f, "{path}: {reason}"),
+            WeightsError::NotWeights => write!(f, "not a weight file (magic JVCW is missing)"),
+            WeightsError::Version { found, supported } => {
+                write!(f, "weight file of version {found}, this runtime reads version {supported}")
+            }
+            WeightsError::Size { need, got } => write!(f, "{got} bytes of payload, the program needs {need}"),
+            WeightsError::Foreign { need, got } => {
+                write!(f, "made for another program (hash {got:016x}, the program needs {need:016x})")
+            }
+            WeightsError::Corrupt { need, got } => {
+                write!(f, "the payload is damaged (its hash is {got:016x}, the header says {need:016x})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+impl std::error::Error for WeightsError {}
+
+impl From<WeightsError> for Error {
+    fn from(error: WeightsError) -> Error {
+        Error::Weights(error)
+    }
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Names the Vulkan call in an error.
+pub(crate) trait Named<T> {
+    fn named(self, call: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Named<T> for Result<T, vk::Result> {
+    fn named(self, call: &'static str) -> Result<T, Error> {
+        self.map_err(|code| Error::Vulkan { call, code: code.as_raw() })
+    }
+}

@@ -1,0 +1,4 @@
+//! The runtime on whatever Vulkan driver is there.
+
+mod run;
+mod support;
