@@ -5,3 +5,4 @@ pub mod import;
 pub mod ir;
 pub mod options;
 pub mod report;
+pub mod schedule;

@@ -232,6 +232,11 @@ impl Exprs {
         id
     }
 
+    /// The id of a node that is there already.
+    pub fn find(&self, expr: &Expr) -> Option<ExprId> {
+        self.memo.get(expr).copied()
+    }
+
     /// Operand ids of a node, in order.
     pub fn operands(&self, id: ExprId) -> Vec<ExprId> {
         match self.get(id) {

@@ -50,10 +50,11 @@ impl From<i64> for Dim {
 impl Dim {
     /// A symbol.
     pub fn symbol(name: &str) -> Dim {
-        Dim::atom(Atom::Symbol(name.to_string()))
+        Dim::from_atom(Atom::Symbol(name.to_string()))
     }
 
-    fn atom(atom: Atom) -> Dim {
+    /// A size that is one atom.
+    pub fn from_atom(atom: Atom) -> Dim {
         let mut d = Dim::default();
         d.add_term(vec![atom], 1);
         d
@@ -102,7 +103,7 @@ impl Dim {
         if let Some(q) = self.exact_div(other) {
             return q;
         }
-        Dim::atom(Atom::FloorDiv(Box::new(self.clone()), Box::new(other.clone())))
+        Dim::from_atom(Atom::FloorDiv(Box::new(self.clone()), Box::new(other.clone())))
     }
 
     /// The quotient when `other` is one monomial that divides every term.
@@ -136,7 +137,7 @@ impl Dim {
         if self.exact_div(other).is_some() {
             return Dim::from(0);
         }
-        Dim::atom(Atom::Mod(Box::new(self.clone()), Box::new(other.clone())))
+        Dim::from_atom(Atom::Mod(Box::new(self.clone()), Box::new(other.clone())))
     }
 
     /// Larger of two.
@@ -144,7 +145,7 @@ impl Dim {
         match (self.as_const(), other.as_const()) {
             (Some(a), Some(b)) => Dim::from(a.max(b)),
             _ if self == other => self.clone(),
-            _ => Dim::atom(Atom::Max(Box::new(self.clone()), Box::new(other.clone()))),
+            _ => Dim::from_atom(Atom::Max(Box::new(self.clone()), Box::new(other.clone()))),
         }
     }
 
@@ -153,7 +154,7 @@ impl Dim {
         match (self.as_const(), other.as_const()) {
             (Some(a), Some(b)) => Dim::from(a.min(b)),
             _ if self == other => self.clone(),
-            _ => Dim::atom(Atom::Min(Box::new(self.clone()), Box::new(other.clone()))),
+            _ => Dim::from_atom(Atom::Min(Box::new(self.clone()), Box::new(other.clone()))),
         }
     }
 

@@ -1,0 +1,230 @@
+//! Convolutions as implicit matrix products: rows are output positions, columns output channels, the summed axes are input channel and
+//! taps; the left operand's access map gathers the window. Few channels a group (depthwise) become row kernels.
+
+use super::super::inline::Ctx;
+use super::Lowered;
+use super::finish;
+use super::matmul::{Product, acc_ty};
+use super::row::Row;
+use crate::ir::graph::Node;
+use crate::ir::{Dim, NodeId, Window};
+use jvc_kernels::expr::{Binary, ExprId};
+use jvc_kernels::spec::Combine;
+
+/// Below this many output channels a group, a matrix tile would be mostly empty.
+const MIN_CHANNELS_FOR_PRODUCT: i64 = 4;
+
+/// Sizes of one convolution, seen from its output.
+struct Geometry {
+    out_spatial: Vec<Dim>,
+    taps: Vec<Dim>,
+    in_per_group: Dim,
+    out_per_group: Dim,
+    groups: Dim,
+    images: Dim,
+}
+
+impl Geometry {
+    fn of(cx: &Ctx<'_>, node: &Node, groups: i64, transposed: bool) -> Geometry {
+        let (x, w, out) = (cx.ty(node.inputs[0]), cx.ty(node.inputs[1]), cx.ty(node.outputs[0]));
+        let groups_dim = Dim::from(groups);
+        Geometry {
+            out_spatial: out.shape[2..].to_vec(),
+            taps: w.shape[2..].to_vec(),
+            in_per_group: x.shape[1].floor_div(&groups_dim),
+            out_per_group: if transposed { w.shape[1].clone() } else { w.shape[0].floor_div(&groups_dim) },
+            groups: groups_dim,
+            images: x.shape[0].clone(),
+        }
+    }
+
+    /// Image first, then output position.
+    fn positions(&self) -> Vec<Dim> {
+        std::iter::once(self.images.clone()).chain(self.out_spatial.iter().cloned()).collect()
+    }
+
+    fn summed(&self) -> Vec<Dim> {
+        std::iter::once(self.in_per_group.clone()).chain(self.taps.iter().cloned()).collect()
+    }
+
+    fn is_thin(&self) -> bool {
+        self.out_per_group.as_const().is_some_and(|c| c < MIN_CHANNELS_FOR_PRODUCT)
+    }
+}
+
+/// Coordinates within one convolution.
+struct At {
+    group: ExprId,
+    image: ExprId,
+    spatial: Vec<ExprId>,
+    out_channel: ExprId,
+    in_channel: ExprId,
+    taps: Vec<ExprId>,
+}
+
+type Element = fn(&mut Ctx<'_>, &Node, &Window, &Geometry, &At) -> (ExprId, ExprId);
+
+pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, window: &Window, groups: i64, epilogue: &[NodeId]) -> Lowered {
+    let g = Geometry::of(cx, node, groups, false);
+    build(cx, node, window, &g, epilogue, forward_elements)
+}
+
+pub(super) fn lower_transpose(
+    cx: &mut Ctx<'_>,
+    node: &Node,
+    window: &Window,
+    groups: i64,
+    epilogue: &[NodeId],
+) -> Lowered {
+    let g = Geometry::of(cx, node, groups, true);
+    build(cx, node, window, &g, epilogue, transposed_elements)
+}
+
+fn build(
+    cx: &mut Ctx<'_>,
+    node: &Node,
+    window: &Window,
+    g: &Geometry,
+    epilogue: &[NodeId],
+    elements: Element,
+) -> Lowered {
+    if g.is_thin() {
+        build_row(cx, node, window, g, epilogue, elements)
+    } else {
+        build_product(cx, node, window, g, epilogue, elements)
+    }
+}
+
+fn build_product(
+    cx: &mut Ctx<'_>,
+    node: &Node,
+    window: &Window,
+    g: &Geometry,
+    epilogue: &[NodeId],
+    elements: Element,
+) -> Lowered {
+    let m = g.positions().iter().fold(Dim::from(1), |p, d| &p * d);
+    let (group, row, out_channel) = (cx.ix.axis(0, &g.groups), cx.ix.axis(1, &m), cx.ix.axis(2, &g.out_per_group));
+    let position = cx.ix.delinear(row, &g.positions());
+    let summed = g.summed();
+    let k = cx.axes(3, &summed);
+    let at = At {
+        group,
+        image: position[0],
+        spatial: position[1..].to_vec(),
+        out_channel,
+        in_channel: k[0],
+        taps: k[1..].to_vec(),
+    };
+    let (x, w) = elements(cx, node, window, g, &at);
+    let acc = acc_ty(cx, node.inputs[0]);
+    let (lhs, rhs) = (cx.cast(acc, x), cx.cast(acc, w));
+    let sum = cx.ix.exprs.arg(0, acc);
+    let out_at = output_at(cx, g, &at);
+    let stores = finish(cx, node.outputs[0], out_at, sum, epilogue);
+    Product { batch: &g.groups, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, stores }.finish(cx)
+}
+
+fn build_row(
+    cx: &mut Ctx<'_>,
+    node: &Node,
+    window: &Window,
+    g: &Geometry,
+    epilogue: &[NodeId],
+    elements: Element,
+) -> Lowered {
+    let outer = cx.ty(node.outputs[0]).shape.clone();
+    let summed = g.summed();
+    let mut row = Row::new(cx, &outer, &summed);
+    let position = cx.axes(0, &outer);
+    let k = cx.axes(outer.len(), &summed);
+    let per_group = cx.ix.dim(&g.out_per_group);
+    let at = At {
+        group: cx.ix.div(position[1], per_group),
+        image: position[0],
+        spatial: position[2..].to_vec(),
+        out_channel: cx.ix.rem(position[1], per_group),
+        in_channel: k[0],
+        taps: k[1..].to_vec(),
+    };
+    let (x, w) = elements(cx, node, window, g, &at);
+    let acc = acc_ty(cx, node.inputs[0]);
+    let (x, w) = (cx.cast(acc, x), cx.cast(acc, w));
+    let product = cx.bin(Binary::Mul, x, w);
+    let sum = row.stage(cx, Combine::Sum, product);
+    let stores = finish(cx, node.outputs[0], position, sum, epilogue);
+    row.finish(cx, stores, vec![])
+}
+
+fn output_at(cx: &mut Ctx<'_>, g: &Geometry, at: &At) -> Vec<ExprId> {
+    let channel = in_group(cx, at.group, &g.out_per_group, at.out_channel);
+    let mut out = vec![at.image, channel];
+    out.extend(&at.spatial);
+    out
+}
+
+fn in_group(cx: &mut Ctx<'_>, group: ExprId, per_group: &Dim, channel: ExprId) -> ExprId {
+    let size = cx.ix.dim(per_group);
+    let start = cx.ix.mul(group, size);
+    cx.ix.add(start, channel)
+}
+
+/// `x[image, c, o·stride − padding + tap·dilation]`, 0 outside; `w[o, c, tap]`.
+fn forward_elements(cx: &mut Ctx<'_>, node: &Node, window: &Window, g: &Geometry, at: &At) -> (ExprId, ExprId) {
+    let mut x_at = vec![at.image, in_group(cx, at.group, &g.in_per_group, at.in_channel)];
+    for (i, (&o, &tap)) in at.spatial.iter().zip(&at.taps).enumerate() {
+        x_at.push(window_coord(cx, o, tap, window, i));
+    }
+    let zero = cx.lit(cx.ty(node.inputs[0]).dtype.ty(), 0.0);
+    let x = cx.at_or(node.inputs[0], &x_at, zero);
+    let mut w_at = vec![in_group(cx, at.group, &g.out_per_group, at.out_channel), at.in_channel];
+    w_at.extend(&at.taps);
+    let w = cx.at(node.inputs[1], &w_at);
+    (x, w)
+}
+
+/// Input coordinate of a tap: `o·stride − padding + tap·dilation` on spatial dimension `i`.
+pub(super) fn window_coord(cx: &mut Ctx<'_>, o: ExprId, tap: ExprId, window: &Window, i: usize) -> ExprId {
+    let [stride, padding, dilation] = [window.stride[i], window.padding[i], window.dilation[i]].map(|v| cx.ix.int(v));
+    let start = cx.ix.mul(o, stride);
+    let start = cx.ix.sub(start, padding);
+    let reach = cx.ix.mul(tap, dilation);
+    cx.ix.add(start, reach)
+}
+
+/// Tap `t` of output `y` reads input `(y + padding − t·dilation) / stride` where that is a whole number inside; `w[c, o, tap]`.
+fn transposed_elements(cx: &mut Ctx<'_>, node: &Node, window: &Window, g: &Geometry, at: &At) -> (ExprId, ExprId) {
+    let x = node.inputs[0];
+    let mut x_at = vec![at.image, in_group(cx, at.group, &g.in_per_group, at.in_channel)];
+    let mut hits = cx.ix.exprs.bool(true);
+    for (i, (&y, &tap)) in at.spatial.iter().zip(&at.taps).enumerate() {
+        let (coord, hit) = source_coord(cx, y, tap, window, i);
+        hits = cx.ix.and(hits, hit);
+        x_at.push(coord);
+    }
+    let zero = cx.lit(cx.ty(x).dtype.ty(), 0.0);
+    let value = cx.at_or(x, &x_at, zero);
+    let value = cx.ix.select(hits, value, zero);
+    let mut w_at = vec![in_group(cx, at.group, &g.in_per_group, at.in_channel), at.out_channel];
+    w_at.extend(&at.taps);
+    let w = cx.at(node.inputs[1], &w_at);
+    (value, w)
+}
+
+fn source_coord(cx: &mut Ctx<'_>, y: ExprId, tap: ExprId, window: &Window, i: usize) -> (ExprId, ExprId) {
+    let (padding, dilation) = (cx.ix.int(window.padding[i]), cx.ix.int(window.dilation[i]));
+    let reach = cx.ix.mul(tap, dilation);
+    let shifted = cx.ix.add(y, padding);
+    let t = cx.ix.sub(shifted, reach);
+    if window.stride[i] == 1 {
+        return (t, cx.ix.exprs.bool(true));
+    }
+    // Division needs a number that is not negative: the select clamps it, and says so to the algebra.
+    let (stride, zero) = (cx.ix.int(window.stride[i]), cx.ix.int(0));
+    let nonneg = cx.ix.is_nonneg(t);
+    let safe = cx.ix.select(nonneg, t, zero);
+    cx.ix.assume_below(safe, &Dim::from(i64::from(i32::MAX)));
+    let (q, r) = (cx.ix.div(safe, stride), cx.ix.rem(safe, stride));
+    let whole = cx.ix.exprs.bin(Binary::Eq, r, zero);
+    (q, cx.ix.and(nonneg, whole))
+}

@@ -1,0 +1,53 @@
+//! Map kernels: a pointwise value at every coordinate, parts of a concatenation, state updates.
+
+use super::super::inline::{Ctx, Place};
+use super::super::tile;
+use super::{Lowered, max_elems};
+use crate::ir::{Dim, ValueId};
+use jvc_kernels::spec::{Access, KernelSpec, MapSpec, Store};
+
+fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
+    let domain = cx.extents(shape);
+    let elems = max_elems(cx, shape);
+    let (wg, per_thread) = tile::map(cx.device, elems);
+    let exprs = std::mem::take(&mut cx.ix.exprs);
+    let flops = elems * exprs.len() as f64;
+    Lowered::new(KernelSpec::Map(MapSpec { interface: cx.interface(), exprs, domain, stores, per_thread, wg }), flops)
+}
+
+pub(super) fn lower(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
+    let shape = cx.ty(v).shape.clone();
+    let at = cx.axes(0, &shape);
+    let value = cx.definition_at(v, &at);
+    let stores = cx.store(v, &at, value);
+    spec(cx, &shape, stores)
+}
+
+/// Copies `v` into every place of `target`, a value of the same type.
+pub(super) fn lower_into(cx: &mut Ctx<'_>, v: ValueId, target: ValueId) -> Lowered {
+    let shape = cx.ty(v).shape.clone();
+    let at = cx.axes(0, &shape);
+    let value = cx.at(v, &at);
+    let stores = cx.store(target, &at, value);
+    spec(cx, &shape, stores)
+}
+
+pub(super) fn lower_part(cx: &mut Ctx<'_>, arm: ValueId, concat: ValueId, dim: usize, start: &Dim) -> Lowered {
+    let shape = cx.ty(arm).shape.clone();
+    let at = cx.axes(0, &shape);
+    let value = cx.at(arm, &at);
+    let mut into = at;
+    let offset = cx.ix.dim(start);
+    into[dim] = cx.ix.add(into[dim], offset);
+    let stores = cx.store(concat, &into, value);
+    spec(cx, &shape, stores)
+}
+
+pub(super) fn lower_state_update(cx: &mut Ctx<'_>, v: ValueId, state: u32) -> Lowered {
+    let ty = cx.ty(v);
+    let at = cx.axes(0, &ty.shape);
+    let value = cx.at(v, &at);
+    let index = cx.ix.linear(&at, &ty.shape);
+    let operand = cx.operand(Place::StateUpdate(state), ty.dtype, Access::Write);
+    spec(cx, &ty.shape, vec![Store { operand, index, value, guard: None }])
+}

@@ -1,0 +1,84 @@
+//! Batched matrix products: broadcast batch dimensions are flattened into one axis.
+
+use super::super::inline::Ctx;
+use super::super::tile::{self, Problem};
+use super::{Lowered, finish, max_elems};
+use crate::ir::graph::Node;
+use crate::ir::{Dim, NodeId, ValueId};
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::expr::ExprId;
+use jvc_kernels::spec::{KernelSpec, MatmulSpec, Store};
+
+/// The type in which products of an element type are summed.
+pub(super) fn acc_ty(cx: &Ctx<'_>, x: ValueId) -> Ty {
+    match cx.ty(x).dtype.ty() {
+        Ty::Bool => Ty::I32,
+        ty => ty,
+    }
+}
+
+/// A matrix-product kernel whose operands and stores are built.
+pub(super) struct Product<'a> {
+    pub(super) batch: &'a Dim,
+    pub(super) m: &'a Dim,
+    pub(super) n: &'a Dim,
+    pub(super) k: &'a [Dim],
+    pub(super) lhs: ExprId,
+    pub(super) rhs: ExprId,
+    pub(super) acc: Ty,
+    pub(super) stores: Vec<Store>,
+}
+
+impl Product<'_> {
+    pub(super) fn finish(self, cx: &mut Ctx<'_>) -> Lowered {
+        let sizes =
+            [self.batch.clone(), self.m.clone(), self.n.clone(), self.k.iter().fold(Dim::from(1), |p, d| &p * d)];
+        let [b, m, n, k] = sizes.map(|d| max_elems(cx, &[d]));
+        let problem = Problem { batch: b, m, n, k, acc: self.acc };
+        let (staging, wg, slow) = tile::matmul(cx.device, &problem);
+        let extents = [self.batch, self.m, self.n].map(|d| cx.ix.symtab().extent(d));
+        let k_extents = cx.extents(self.k);
+        let exprs = std::mem::take(&mut cx.ix.exprs);
+        let spec = MatmulSpec {
+            interface: cx.interface(),
+            exprs,
+            batch: extents[0],
+            m: extents[1],
+            n: extents[2],
+            k: k_extents,
+            lhs: self.lhs,
+            rhs: self.rhs,
+            acc: self.acc,
+            stores: self.stores,
+            staging,
+            wg,
+        };
+        Lowered { spec: KernelSpec::Matmul(spec), flops: 2.0 * b * m * n * k, slow }
+    }
+}
+
+pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lowered {
+    let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
+    let shape = &cx.ty(out).shape;
+    let rank = shape.len();
+    let batch_shape = &shape[..rank - 2];
+    let batch = batch_shape.iter().fold(Dim::from(1), |p, d| &p * d);
+    let (m, n, k) = (&shape[rank - 2], &shape[rank - 1], &cx.ty(a).shape[rank - 1]);
+    let axis = cx.ix.axis(0, &batch);
+    let batch_at = cx.ix.delinear(axis, batch_shape);
+    let (i, j, l) = (cx.ix.axis(1, m), cx.ix.axis(2, n), cx.ix.axis(3, k));
+    let acc = acc_ty(cx, a);
+    let with = |cx: &mut Ctx<'_>, v: ValueId, tail: [ExprId; 2]| {
+        let mut at = batch_at.clone();
+        at.extend(tail);
+        let at = cx.broadcast_coords(v, &at);
+        let e = cx.at(v, &at);
+        cx.cast(acc, e)
+    };
+    let (lhs, rhs) = (with(cx, a, [i, l]), with(cx, b, [l, j]));
+    let mut at = batch_at.clone();
+    at.extend([i, j]);
+    let sum = cx.ix.exprs.arg(0, acc);
+    let stores = finish(cx, out, at, sum, epilogue);
+    Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, stores }.finish(cx)
+}

@@ -1,0 +1,32 @@
+//! Cumulative operations along one dimension.
+
+use super::super::inline::Ctx;
+use super::super::tile;
+use super::{Lowered, finish, max_elems};
+use crate::ir::graph::Node;
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::spec::{Combine, KernelSpec, ScanSpec};
+
+pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize) -> Lowered {
+    let x = node.inputs[0];
+    let shape = cx.ty(x).shape.clone();
+    let mut outer = shape.clone();
+    let len = outer.remove(dim);
+    let mut at = cx.axes(0, &outer);
+    at.insert(dim, cx.ix.axis(outer.len(), &len));
+    let value = cx.at(x, &at);
+    let ty = cx.ix.exprs.ty(value);
+    let result = cx.ix.exprs.arg(0, ty);
+    let mut stores = finish(cx, node.outputs[0], at.clone(), result, &[]);
+    if let Some(&indices) = node.outputs.get(1) {
+        let position = cx.ix.exprs.arg(1, Ty::I32);
+        stores.extend(finish(cx, indices, at, position, &[]));
+    }
+    let flops = max_elems(cx, &shape);
+    let lines = max_elems(cx, &outer);
+    let (outer, len) = (cx.extents(&outer), cx.ix.symtab().extent(&len));
+    let wg = tile::lines(cx.device, lines);
+    let exprs = std::mem::take(&mut cx.ix.exprs);
+    let spec = ScanSpec { interface: cx.interface(), exprs, outer, len, combine, value, stores, wg };
+    Lowered::new(KernelSpec::Scan(spec), flops)
+}
