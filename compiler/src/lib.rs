@@ -1,5 +1,6 @@
 //! `jvc`: an ahead-of-time compiler from PyTorch exports to standalone Vulkan crates.
 
+pub mod aten;
 pub mod device;
 pub mod import;
 pub mod ir;

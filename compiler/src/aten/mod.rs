@@ -1,0 +1,111 @@
+//! ATen rules: the source program → [`crate::ir::Graph`]. The only part of the compiler that knows PyTorch's operators.
+//!
+//! An operator is an [`AtenOp`]: its names and a rule `fn(&mut Cx, &Call) -> Result<Vec<Val>, Diagnostic>`, in the file of its family,
+//! listed in that file's `OPS`. The framework fills in schema defaults, runs the rule, and holds every result to the type that the export
+//! recorded. In-place operators need no rule of their own: `lower` runs the functional rule and writes the result through the alias.
+
+pub mod args;
+pub mod body;
+pub mod cx;
+pub mod schema;
+
+mod alias;
+mod check;
+mod inline;
+mod layout;
+mod lower;
+mod pin;
+
+pub use args::Call;
+pub use body::BodyBuilder;
+pub use cx::Cx;
+pub use lower::lower;
+
+use crate::ir::{Dim, ValueId};
+use crate::report::{Code, Diagnostic};
+use std::collections::BTreeMap;
+
+/// Turns one call into IR nodes; returns one value per result of the operator.
+pub type Rule = fn(&mut Cx, &Call<'_>) -> Result<Vec<Val>, Diagnostic>;
+
+/// Operators that share a rule.
+#[derive(Debug, Clone, Copy)]
+pub struct AtenOp {
+    /// Overloads (`aten.conv2d.default`).
+    pub names: &'static [&'static str],
+    /// Their rule.
+    pub rule: Rule,
+}
+
+/// Every operator, file by file.
+pub const ATEN_OPS: &[&[AtenOp]] = &[];
+
+/// What a name of the program stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Val {
+    /// A real tensor.
+    Tensor(ValueId),
+    /// A complex tensor, as two real ones of one type.
+    Complex {
+        /// Real part.
+        re: ValueId,
+        /// Imaginary part.
+        im: ValueId,
+    },
+    /// A list.
+    List(Vec<Val>),
+    /// A Python integer, literal or symbolic.
+    Int(Dim),
+    /// A Python float.
+    Float(f64),
+    /// The quotient of two sizes: a symbolic Python float.
+    Ratio(Dim, Dim),
+    /// A Python complex number.
+    ComplexScalar(f64, f64),
+    /// A Python bool.
+    Bool(bool),
+    /// Python's `None`, and conditions on symbols that are not decided at compile time.
+    None,
+}
+
+impl From<ValueId> for Val {
+    fn from(v: ValueId) -> Val {
+        Val::Tensor(v)
+    }
+}
+
+/// All rules by operator name.
+pub(crate) fn rules() -> BTreeMap<&'static str, Rule> {
+    ATEN_OPS.iter().copied().flatten().flat_map(|op| op.names.iter().map(|&n| (n, op.rule))).collect()
+}
+
+/// Names of all operators that have a rule, sorted. In-place forms of them are covered too.
+pub fn supported() -> Vec<&'static str> {
+    rules().into_keys().collect()
+}
+
+/// True if a node with this target can be lowered, as far as its name tells.
+pub fn is_supported(target: &str) -> bool {
+    let rules = rules();
+    rules.contains_key(target) || lower::functional_name(target).is_some_and(|n| rules.contains_key(n.as_str()))
+}
+
+/// An argument that contradicts the operator's schema.
+pub(crate) fn bad_argument(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::BadArgument, message)
+}
+
+/// A value of an attribute that a rule does not cover.
+pub(crate) fn unsupported_attribute(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::UnsupportedAttribute, message)
+}
+
+/// A shape that is symbolic or data-dependent where a literal is needed.
+pub(crate) fn unsupported_shape(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::UnsupportedShape, message)
+}
+
+/// An element type that a rule does not cover.
+pub(crate) fn unsupported_dtype(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::UnsupportedDType, message)
+}
