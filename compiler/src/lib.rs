@@ -4,6 +4,7 @@ pub mod aten;
 pub mod device;
 pub mod import;
 pub mod ir;
+pub mod memory;
 pub mod options;
 pub mod report;
 pub mod schedule;

@@ -5,7 +5,7 @@
 //! residuals cost no template of their own. The numbering of `Axis` and `Arg` is part of each template's contract below.
 
 use crate::dtype::{DType, Storage, Ty};
-use crate::expr::{ExprId, Exprs};
+use crate::expr::{Expr, ExprId, Exprs};
 
 /// A size known to the compiler, or a word of the symbol table read at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -488,4 +488,69 @@ pub enum InterfaceForm {
     /// One storage buffer per operand (set 0, binding = operand index; the symbol table last): what tests run under
     /// synchronisation and GPU-assisted validation, which do not see through addresses.
     Bindings,
+}
+
+/// What every kind of kernel has.
+impl KernelSpec {
+    /// Operands and push constants.
+    pub fn interface(&self) -> &Interface {
+        match self {
+            KernelSpec::Map(s) => &s.interface,
+            KernelSpec::Row(s) => &s.interface,
+            KernelSpec::Matmul(s) => &s.interface,
+            KernelSpec::Attention(s) => &s.interface,
+            KernelSpec::Recurrent(s) => &s.interface,
+            KernelSpec::Scan(s) => &s.interface,
+            KernelSpec::Scatter(s) => &s.interface,
+            KernelSpec::Fft(s) => &s.interface,
+        }
+    }
+
+    /// As [`KernelSpec::interface`], to fill in bases.
+    pub fn interface_mut(&mut self) -> &mut Interface {
+        match self {
+            KernelSpec::Map(s) => &mut s.interface,
+            KernelSpec::Row(s) => &mut s.interface,
+            KernelSpec::Matmul(s) => &mut s.interface,
+            KernelSpec::Attention(s) => &mut s.interface,
+            KernelSpec::Recurrent(s) => &mut s.interface,
+            KernelSpec::Scan(s) => &mut s.interface,
+            KernelSpec::Scatter(s) => &mut s.interface,
+            KernelSpec::Fft(s) => &mut s.interface,
+        }
+    }
+
+    /// Arena of all expressions.
+    pub fn exprs(&self) -> &Exprs {
+        match self {
+            KernelSpec::Map(s) => &s.exprs,
+            KernelSpec::Row(s) => &s.exprs,
+            KernelSpec::Matmul(s) => &s.exprs,
+            KernelSpec::Attention(s) => &s.exprs,
+            KernelSpec::Recurrent(s) => &s.exprs,
+            KernelSpec::Scan(s) => &s.exprs,
+            KernelSpec::Scatter(s) => &s.exprs,
+            KernelSpec::Fft(s) => &s.exprs,
+        }
+    }
+
+    /// Every extent of the iteration space.
+    pub fn extents(&self) -> Vec<Extent> {
+        match self {
+            KernelSpec::Map(s) => s.domain.clone(),
+            KernelSpec::Row(s) => [&s.outer[..], &s.inner].concat(),
+            KernelSpec::Matmul(s) => [&[s.batch, s.m, s.n][..], &s.k].concat(),
+            KernelSpec::Attention(s) => vec![s.batch, s.queries, s.keys],
+            KernelSpec::Recurrent(s) => vec![s.steps, s.batch],
+            KernelSpec::Scan(s) => [&s.outer[..], &[s.len]].concat(),
+            KernelSpec::Scatter(s) => [&s.outer[..], &s.inner].concat(),
+            KernelSpec::Fft(s) => vec![s.batch],
+        }
+    }
+
+    /// True when an extent or expression reads the symbol table.
+    pub fn reads_symbols(&self) -> bool {
+        let in_extents = self.extents().iter().any(|e| matches!(e, Extent::Sym(_)));
+        in_extents || self.exprs().iter().any(|(_, e)| matches!(e, Expr::Sym(_)))
+    }
 }
