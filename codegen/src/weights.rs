@@ -27,6 +27,7 @@ const LANES: [u64; 4] = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67
 const MULTIPLIER: u64 = 0x9FB2_1C65_1E98_DF25;
 const ROTATION: u32 = 29;
 const BLOCK_BYTES: usize = 32;
+const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Why a weight file was not written.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +65,10 @@ pub enum WeightError {
 /// Gives a tensor's bytes, as stored, to a writer.
 pub type FillTensor<'a> = &'a mut dyn FnMut(&WeightTensor, &mut dyn Write) -> io::Result<()>;
 
-/// Hash of a payload: four lanes over its little-endian 8-byte words in turn, the last block padded with zeros, each step
-/// `lane = rotate_left((lane ^ word) · M, 29)`; then length and lanes are folded by `h = (h ^ lane) · M; h ^= h >> 32`.
-/// It detects damage and mix-ups, not malice.
+/// Hash of a payload, in two levels, so that the runtime hashes on several threads: each segment of 1 MiB (the last may be shorter) is
+/// hashed, and then the little-endian hashes of the segments are. Both times: four lanes over the little-endian 8-byte words in turn,
+/// the last block padded with zeros, each step `lane = rotate_left((lane ^ word) · M, 29)`; then length and lanes are folded by
+/// `h = (h ^ lane) · M; h ^= h >> 32`. It detects damage and mix-ups, not malice.
 pub fn content_hash(bytes: &[u8]) -> u64 {
     let mut hasher = ContentHasher::default();
     hasher.update(bytes);
@@ -74,23 +76,56 @@ pub fn content_hash(bytes: &[u8]) -> u64 {
 }
 
 /// [`content_hash`] of bytes that come in pieces.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ContentHasher {
+    segment: BlockHasher,
+    segments: BlockHasher,
+}
+
+impl ContentHasher {
+    /// Takes the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let n = bytes.len().min((SEGMENT_BYTES - self.segment.n_bytes) as usize);
+            self.segment.update(&bytes[..n]);
+            bytes = &bytes[n..];
+            if self.segment.n_bytes == SEGMENT_BYTES {
+                self.end_segment();
+            }
+        }
+    }
+
+    /// The hash of all bytes taken.
+    pub fn finish(mut self) -> u64 {
+        if self.segment.n_bytes > 0 {
+            self.end_segment();
+        }
+        self.segments.finish()
+    }
+
+    fn end_segment(&mut self) {
+        let hash = std::mem::take(&mut self.segment).finish();
+        self.segments.update(&hash.to_le_bytes());
+    }
+}
+
+/// One level of the hash.
+#[derive(Debug, Clone)]
+struct BlockHasher {
     lanes: [u64; 4],
     pending: [u8; BLOCK_BYTES],
     n_pending: usize,
     n_bytes: u64,
 }
 
-impl Default for ContentHasher {
+impl Default for BlockHasher {
     fn default() -> Self {
-        ContentHasher { lanes: LANES, pending: [0; BLOCK_BYTES], n_pending: 0, n_bytes: 0 }
+        BlockHasher { lanes: LANES, pending: [0; BLOCK_BYTES], n_pending: 0, n_bytes: 0 }
     }
 }
 
-impl ContentHasher {
-    /// Takes the next bytes.
-    pub fn update(&mut self, mut bytes: &[u8]) {
+impl BlockHasher {
+    fn update(&mut self, mut bytes: &[u8]) {
         self.n_bytes += bytes.len() as u64;
         if self.n_pending > 0 {
             let n = bytes.len().min(BLOCK_BYTES - self.n_pending);
@@ -112,8 +147,7 @@ impl ContentHasher {
         self.n_pending = rest.len();
     }
 
-    /// The hash of all bytes taken.
-    pub fn finish(mut self) -> u64 {
+    fn finish(mut self) -> u64 {
         if self.n_pending > 0 {
             let mut block = [0; BLOCK_BYTES];
             block[..self.n_pending].copy_from_slice(&self.pending[..self.n_pending]);
@@ -254,8 +288,14 @@ mod tests {
         Weights { chunk_bytes: vec![512, 8], tensors, content_hash: 0 }
     }
 
-    /// The definition, word by word, sharing no code with the incremental form.
+    /// The definition, sharing no code with the incremental form.
     fn plain_hash(bytes: &[u8]) -> u64 {
+        let segments: Vec<u8> = bytes.chunks(1_048_576).flat_map(|segment| one_level(segment).to_le_bytes()).collect();
+        one_level(&segments)
+    }
+
+    /// One level of it, word by word.
+    fn one_level(bytes: &[u8]) -> u64 {
         let mut padded = bytes.to_vec();
         while padded.len() % 32 != 0 {
             padded.push(0);
@@ -283,6 +323,31 @@ mod tests {
                 assert_eq!(hasher.finish(), plain_hash(&bytes[..len]), "length {len} in pieces of {piece}");
             }
         }
+    }
+
+    #[test]
+    fn segments_are_hashed_on_their_own() {
+        let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
+        for len in [1_048_575, 1_048_576, 1_048_577, 2_097_152, 2_500_001] {
+            let mut hasher = ContentHasher::default();
+            bytes[..len].chunks(700_001).for_each(|part| hasher.update(part));
+            assert_eq!(hasher.finish(), plain_hash(&bytes[..len]), "length {len}");
+        }
+    }
+
+    #[test]
+    fn hash_equals_the_runtime_s() {
+        // The same numbers stand in the test of runtime-min/src/weights.rs.
+        let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
+        let hashes = [0, 1, 100, 1_048_576, 2_500_001].map(|len| content_hash(&bytes[..len]));
+        let known: [u64; 5] = [
+            0x60ac_a62e_5801_b9f0,
+            0xd16a_a095_924b_f04e,
+            0x36dc_1215_79f5_a7f7,
+            0xcd05_e39b_5afa_1960,
+            0x3816_90d7_2246_2cf8,
+        ];
+        assert_eq!(hashes, known);
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::{fs::File, io, path::Path};
 /// # Errors
 /// Those of opening and mapping. The file must not be shortened by another process while it is mapped: the operating system then
 /// ends the reader.
-#[expect(unsafe_code, reason = "mapping a file is unsafe")]
 pub fn map_file(path: &Path) -> io::Result<Mmap> {
     let file = File::open(path)?;
     // SAFETY: the map is read-only and private to this process; the one hazard, a file that changes under it, is documented and

@@ -3,11 +3,10 @@
 //! File: the magic `JVCW`, then little-endian version (u32), payload bytes (u64), content hash (u64), zeros up to byte 64; then the
 //! chunks back to back. Each chunk becomes one allocation.
 //!
-//! Hash: the payload is cut into segments of 1 MiB (the last may be shorter), hashed on their own, so that threads share the work.
-//! Within a segment, zero-padded to a multiple of 32 bytes, word `j` (64 bit, little-endian) goes to lane `j % 4` by
-//! `lane = ((lane ^ word) <<< 29) · K`. Then `h = length`, and each lane in turn is folded in the same way; the segment's hash is
-//! `h ^ (h >> 32)`. The content hash starts from the first lane's seed, folds each segment's hash and then the total length, and
-//! ends with the same shift. The multiply-rotate steps are bijections: one flipped bit always changes the result.
+//! Hash: each segment of 1 MiB of the payload (the last may be shorter) is hashed on its own, so that threads share the work, and
+//! then the little-endian hashes of the segments are hashed in the same way: word `j` (64 bit, little-endian, zero-padded to a multiple
+//! of 32 bytes) goes to lane `j % 4` by `lane = ((lane ^ word) · M) <<< 29`; then `h = length`, and each lane in turn is folded by
+//! `h = (h ^ lane) · M; h ^= h >> 32`. All steps are bijections of the lane: one flipped bit always changes the result.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -18,16 +17,17 @@ use ash::vk;
 
 use crate::error::{Error, WeightsError};
 use crate::gpu::{Device, PendingCommands};
+use crate::mapped::map_file;
 use crate::memory::{Buffer, MemoryKind};
 
 /// Bytes of a hash segment.
-pub const SEGMENT_BYTES: usize = 1 << 20;
+const SEGMENT_BYTES: usize = 1 << 20;
 
 const MAGIC: [u8; 4] = *b"JVCW";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
-const K: u64 = 0x9e37_79b9_7f4a_7c15;
-const SEEDS: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+const LANES: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0x27d4_eb2f_1656_67c5];
+const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 /// Threads that hash and copy. More do not make a PCIe link faster.
 const MAX_THREADS: usize = 8;
 /// Segments of one half of the staging ring.
@@ -57,57 +57,21 @@ pub enum WeightSource<'a> {
 
 /// Hash of a payload.
 pub fn content_hash(payload: &[u8]) -> u64 {
-    let mut hash = ContentHash::default();
-    payload.chunks(SEGMENT_BYTES).for_each(|segment| hash.push(segment));
-    hash.finish()
+    hash_of_hashes(payload.chunks(SEGMENT_BYTES).map(block_hash))
 }
 
-/// The content hash, segment by segment.
-#[derive(Debug, Clone)]
-pub struct ContentHash {
-    state: u64,
-    bytes: u64,
+fn hash_of_hashes(segments: impl Iterator<Item = u64>) -> u64 {
+    block_hash(&segments.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
-impl Default for ContentHash {
-    fn default() -> Self {
-        ContentHash { state: SEEDS[0], bytes: 0 }
-    }
-}
-
-impl ContentHash {
-    /// Adds the next segment: [`SEGMENT_BYTES`] bytes, fewer only at the end.
-    pub fn push(&mut self, segment: &[u8]) {
-        self.push_hashed(segment_hash(segment), segment.len() as u64);
-    }
-
-    /// The hash of all segments.
-    pub fn finish(&self) -> u64 {
-        shift(fold(self.state, self.bytes))
-    }
-
-    fn push_hashed(&mut self, hash: u64, bytes: u64) {
-        self.state = fold(self.state, hash);
-        self.bytes += bytes;
-    }
-}
-
-fn fold(state: u64, word: u64) -> u64 {
-    (state ^ word).rotate_left(29).wrapping_mul(K)
-}
-
-fn shift(state: u64) -> u64 {
-    state ^ (state >> 32)
-}
-
-fn segment_hash(segment: &[u8]) -> u64 {
-    let mut lanes = SEEDS;
+fn block_hash(bytes: &[u8]) -> u64 {
+    let mut lanes = LANES;
     let mut absorb = |block: &[u8]| {
-        for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
-            *lane = fold(*lane, u64::from_le_bytes(word.try_into().expect("chunks of 8 bytes")));
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER).rotate_left(29);
         }
     };
-    let mut blocks = segment.chunks_exact(32);
+    let mut blocks = bytes.chunks_exact(32);
     blocks.by_ref().for_each(&mut absorb);
     let rest = blocks.remainder();
     if !rest.is_empty() {
@@ -115,7 +79,10 @@ fn segment_hash(segment: &[u8]) -> u64 {
         last[..rest.len()].copy_from_slice(rest);
         absorb(&last);
     }
-    shift(lanes.into_iter().fold(segment.len() as u64, fold))
+    lanes.iter().fold(bytes.len() as u64, |hash, lane| {
+        let mixed = (hash ^ lane).wrapping_mul(MULTIPLIER);
+        mixed ^ (mixed >> 32)
+    })
 }
 
 /// Checks the source and brings every chunk to the device.
@@ -133,18 +100,14 @@ pub(crate) fn load(
         WeightSource::Bytes(file) => upload(device, desc, Payload::Bytes(check_header(file, need, desc.content_hash)?)),
         WeightSource::Produce(produce) => upload(device, desc, Payload::Produce(produce)),
         WeightSource::Path(path) => {
-            let file = map_file(path)?;
+            let io = |error: std::io::Error| WeightsError::Io {
+                path: path.display().to_string(),
+                reason: error.to_string(),
+            };
+            let file = map_file(path).map_err(io)?;
             upload(device, desc, Payload::Bytes(check_header(&file, need, desc.content_hash)?))
         }
     }
-}
-
-fn map_file(path: &Path) -> Result<memmap2::Mmap, Error> {
-    let io = |error: std::io::Error| WeightsError::Io { path: path.display().to_string(), reason: error.to_string() };
-    let file = std::fs::File::open(path).map_err(io)?;
-    // SAFETY: the mapping is read while the file is uploaded only. A file that another process shortens meanwhile raises a signal, as
-    // with every mapped file; one that is overwritten fails the hash.
-    Ok(unsafe { memmap2::Mmap::map(&file) }.map_err(io)?)
 }
 
 /// The payload of a weight file that claims to be the one needed.
@@ -279,7 +242,7 @@ fn stream(
                     &scratch[..]
                 }
             };
-            hashes[index as usize].store(segment_hash(bytes), Ordering::Relaxed);
+            hashes[index as usize].store(block_hash(bytes), Ordering::Relaxed);
             place(range.start, bytes);
         }
     };
@@ -292,13 +255,8 @@ fn stream(
     });
 }
 
-fn total(layout: &Layout, hashes: &[AtomicU64]) -> u64 {
-    let mut hash = ContentHash::default();
-    for (index, segment) in (0..).zip(hashes) {
-        let range = layout.segment(index);
-        hash.push_hashed(segment.load(Ordering::Relaxed), range.end - range.start);
-    }
-    hash.finish()
+fn total(hashes: &[AtomicU64]) -> u64 {
+    hash_of_hashes(hashes.iter().map(|segment| segment.load(Ordering::Relaxed)))
 }
 
 /// A mapped pointer that several threads write disjoint parts of.
@@ -338,7 +296,7 @@ fn upload_mapped(layout: &Layout, payload: Payload<'_>, buffers: &[Buffer]) -> u
             unsafe { targets[chunk as usize].put(offset, part) };
         }
     });
-    total(layout, &hashes)
+    total(&hashes)
 }
 
 /// Through two staging buffers: one is filled while the other one is copied.
@@ -375,5 +333,25 @@ fn upload_staged(
     for copy in pending.into_iter().flatten() {
         copy.finish("the weight upload")?;
     }
-    Ok(total(layout, &hashes))
+    Ok(total(&hashes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_equals_that_of_the_writer_in_codegen() {
+        // The same numbers stand in the test of codegen/src/weights.rs.
+        let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
+        let hashes = [0, 1, 100, 1_048_576, 2_500_001].map(|len| content_hash(&bytes[..len]));
+        let known: [u64; 5] = [
+            0x60ac_a62e_5801_b9f0,
+            0xd16a_a095_924b_f04e,
+            0x36dc_1215_79f5_a7f7,
+            0xcd05_e39b_5afa_1960,
+            0x3816_90d7_2246_2cf8,
+        ];
+        assert_eq!(hashes, known);
+    }
 }

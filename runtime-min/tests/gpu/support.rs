@@ -19,9 +19,11 @@ macro_rules! kernel {
 pub(crate) const LOAD: u32 = 0;
 pub(crate) const STORE: u32 = 1;
 pub(crate) const ADD: u32 = 2;
+#[expect(dead_code, reason = "for tests to come")]
 pub(crate) const HALVE: u32 = 3;
 pub(crate) const KERNELS: &[KernelDesc<'static>] =
     &[kernel!("load", 3, 2), kernel!("store", 3, 2), kernel!("add", 4, 3), kernel!("halve", 1, 0)];
+#[expect(dead_code, reason = "for tests to come")]
 pub(crate) const BOUND_KERNELS: &[KernelDesc<'static>] = &[kernel!("bound_add", 0, 4)];
 
 /// Elements at the largest size.
