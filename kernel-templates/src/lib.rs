@@ -2,4 +2,19 @@
 
 pub mod dtype;
 pub mod expr;
+pub mod limits;
 pub mod spec;
+pub mod templates;
+
+mod asm;
+mod build;
+mod check;
+mod emit_expr;
+mod interval;
+mod math;
+
+#[cfg(feature = "validate")]
+pub use build::validate;
+pub use build::{build, constraints, disassemble};
+pub use check::BuildError;
+pub use limits::{Limits, Reject};

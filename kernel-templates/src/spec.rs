@@ -431,6 +431,10 @@ pub enum KernelSpec {
     Fft(FftSpec),
 }
 
+/// Most workgroups along x. A larger count is dispatched as `(MAX_GRID_X, ceil(count / MAX_GRID_X), 1)`; every kernel reads its linear
+/// workgroup number as `x + MAX_GRID_X·y`, so unfolded counts need nothing.
+pub const MAX_GRID_X: u32 = 65535;
+
 /// How many workgroups a kernel needs, per dimension, as products of ceiling divisions of extents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Grid {
@@ -452,8 +456,8 @@ pub struct GridFactor {
 pub struct Kernel {
     /// SPIR-V words; entry point `main`.
     pub words: Vec<u32>,
-    /// Workgroups to dispatch. A workgroup beyond the work returns at once, and a count above 65535 in x is folded by the
-    /// kernel itself: it reads its linear workgroup number as `x + y·65535` when `dims[1]` says so.
+    /// Workgroups to dispatch. All templates are linear: `dims[0]` is the count and `dims[1..]` are empty (1). A count above
+    /// [`MAX_GRID_X`] is folded into y by whoever dispatches; workgroups beyond the work return at once.
     pub grid: Grid,
     /// Shared memory.
     pub shared_bytes: u32,

@@ -1,0 +1,120 @@
+//! Structured control flow: counted loops with carried values, conditions that yield values, early return, barriers.
+
+use super::{Asm, Id, St};
+use rspirv::dr::{Instruction, Operand};
+use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl};
+
+/// A loop between [`Asm::loop_begin`] and [`Asm::loop_end`].
+pub(crate) struct Loop {
+    /// The running index.
+    pub(crate) index: Id,
+    /// Carried values at the start of an iteration; after the loop they hold the final ones.
+    pub(crate) carried: Vec<Id>,
+    step: Id,
+    header_block: usize,
+    header: Id,
+    next: Id,
+    merge: Id,
+    entry: Id,
+    initial: Vec<Id>,
+    start: Id,
+}
+
+/// A condition between [`Asm::if_begin`] and [`Asm::if_end`].
+pub(crate) struct If {
+    entry: Id,
+    merge: Id,
+}
+
+impl Asm {
+    /// Opens `for (index = start; index < end; index += step)` (unsigned) with values carried from `initial`.
+    pub(crate) fn loop_begin(&mut self, start: Id, end: Id, step: Id, initial: &[Id]) -> Loop {
+        let entry = self.current_label();
+        let [header, test, body, next, merge] = std::array::from_fn(|_| self.fresh(St::Other, 0));
+        self.push_void(Op::Branch, vec![Operand::IdRef(header)]);
+        self.open_labelled(header);
+        let header_block = self.blocks.len() - 1;
+        let index_ty = self.type_of(start);
+        let index = self.fresh(St::U32, index_ty);
+        let carried = initial.iter().map(|&v| (self.st(v), self.type_of(v))).collect::<Vec<_>>();
+        let carried = carried.into_iter().map(|(st, ty)| self.fresh(st, ty)).collect();
+        let merge_operands = vec![Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(LoopControl::NONE)];
+        self.push_void(Op::LoopMerge, merge_operands);
+        self.push_void(Op::Branch, vec![Operand::IdRef(test)]);
+        self.open_labelled(test);
+        let go_on = self.ult(index, end);
+        let branch = vec![Operand::IdRef(go_on), Operand::IdRef(body), Operand::IdRef(merge)];
+        self.push_void(Op::BranchConditional, branch);
+        self.open_labelled(body);
+        Loop { index, carried, step, header_block, header, next, merge, entry, initial: initial.to_vec(), start }
+    }
+
+    /// Closes a loop; `values` are the carried ones at the end of an iteration. The final ones are `l.carried`.
+    pub(crate) fn loop_end(&mut self, l: &Loop, values: &[Id]) {
+        assert_eq!(values.len(), l.initial.len(), "a loop yields as many values as it carries");
+        self.push_void(Op::Branch, vec![Operand::IdRef(l.next)]);
+        self.open_labelled(l.next);
+        let index = self.iadd(l.index, l.step);
+        self.push_void(Op::Branch, vec![Operand::IdRef(l.header)]);
+        let mut phis = vec![self.phi(l.index, &[(l.start, l.entry), (index, l.next)])];
+        for ((&phi, &first), &last) in l.carried.iter().zip(&l.initial).zip(values) {
+            phis.push(self.phi(phi, &[(first, l.entry), (last, l.next)]));
+        }
+        self.blocks[l.header_block].instructions.splice(0..0, phis);
+        self.open_labelled(l.merge);
+    }
+
+    fn phi(&self, result: Id, incoming: &[(Id, Id)]) -> Instruction {
+        let operands = incoming.iter().flat_map(|&(v, b)| [Operand::IdRef(v), Operand::IdRef(b)]).collect();
+        Instruction::new(Op::Phi, Some(self.type_of(result)), Some(result), operands)
+    }
+
+    /// Opens `if (cond)`.
+    pub(crate) fn if_begin(&mut self, cond: Id) -> If {
+        let entry = self.current_label();
+        let [then, merge] = std::array::from_fn(|_| self.fresh(St::Other, 0));
+        let control = Operand::SelectionControl(SelectionControl::NONE);
+        self.push_void(Op::SelectionMerge, vec![Operand::IdRef(merge), control]);
+        let branch = vec![Operand::IdRef(cond), Operand::IdRef(then), Operand::IdRef(merge)];
+        self.push_void(Op::BranchConditional, branch);
+        self.open_labelled(then);
+        If { entry, merge }
+    }
+
+    /// Closes an `if`: gives `then[i]` where the condition held, else `other[i]` (values from before the `if`).
+    pub(crate) fn if_end(&mut self, cond: &If, then: &[Id], other: &[Id]) -> Vec<Id> {
+        assert_eq!(then.len(), other.len(), "both sides of an if yield the same values");
+        let last = self.current_label();
+        self.push_void(Op::Branch, vec![Operand::IdRef(cond.merge)]);
+        self.open_labelled(cond.merge);
+        let pairs = then.iter().zip(other);
+        pairs
+            .map(|(&t, &o)| {
+                let operands = [(t, last), (o, cond.entry)];
+                let operands = operands.iter().flat_map(|&(v, b)| [Operand::IdRef(v), Operand::IdRef(b)]).collect();
+                self.push(Op::Phi, self.type_of(t), operands)
+            })
+            .collect()
+    }
+
+    /// Returns from the kernel where `cond` holds. Where barriers follow, `cond` must be uniform in the workgroup.
+    pub(crate) fn return_if(&mut self, cond: Id) {
+        let [leave, stay] = std::array::from_fn(|_| self.fresh(St::Other, 0));
+        let control = Operand::SelectionControl(SelectionControl::NONE);
+        self.push_void(Op::SelectionMerge, vec![Operand::IdRef(stay), control]);
+        let branch = vec![Operand::IdRef(cond), Operand::IdRef(leave), Operand::IdRef(stay)];
+        self.push_void(Op::BranchConditional, branch);
+        self.open_labelled(leave);
+        self.push_void(Op::Return, vec![]);
+        self.open_labelled(stay);
+    }
+
+    /// Workgroup barrier that orders workgroup memory.
+    pub(crate) fn barrier(&mut self) {
+        let scope = self.u32(Scope::Workgroup as u32);
+        let bits = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
+        let semantics = self.u32(bits.bits());
+        let operands = vec![Operand::IdScope(scope), Operand::IdScope(scope), Operand::IdMemorySemantics(semantics)];
+        self.push_void(Op::ControlBarrier, operands);
+    }
+}

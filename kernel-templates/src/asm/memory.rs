@@ -1,0 +1,230 @@
+//! Memory: operands through push-constant addresses or bindings, the symbol table, and workgroup arrays.
+
+use super::convert::MemoryForm;
+use super::{Asm, Id, St};
+use crate::dtype::Storage;
+use crate::spec::{Interface, InterfaceForm, Operand as SpecOperand};
+use rspirv::dr::Operand;
+use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op, StorageClass};
+
+/// Where an operand's bytes start.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// A 64-bit address as uvec2.
+    Address(Id),
+    /// A storage-buffer variable.
+    Variable(Id),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct BufferRef {
+    place: Place,
+    form: MemoryForm,
+    block: Id,
+    element: Id,
+}
+
+/// The operands of a kernel, ready for loads and stores.
+pub(crate) struct Buffers {
+    operands: Vec<BufferRef>,
+    symbols: Option<BufferRef>,
+}
+
+/// An array in workgroup memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shared {
+    var: Id,
+    element: Id,
+    st: St,
+}
+
+impl Asm {
+    /// Declares the interface and computes each operand's address; call once, at the start.
+    pub(crate) fn interface(&mut self, interface: &Interface) -> Buffers {
+        match self.form {
+            InterfaceForm::Addresses => self.address_interface(interface),
+            InterfaceForm::Bindings => self.binding_interface(interface),
+        }
+    }
+
+    fn address_interface(&mut self, interface: &Interface) -> Buffers {
+        let words2 = self.type_vector(St::U32, 2);
+        let word = self.type_scalar(St::U32);
+        let n_bases = u32::from(interface.n_bases);
+        let mut members: Vec<(Id, u32)> = (0..n_bases).map(|i| (words2, 8 * i)).collect();
+        members.extend((0..interface.operands.len() as u32).map(|i| (word, 8 * n_bases + 4 * i)));
+        if members.is_empty() {
+            return Buffers { operands: vec![], symbols: None };
+        }
+        let block = self.type_push_struct(&members);
+        let push = self.global_variable(StorageClass::PushConstant, block);
+        let bases: Vec<Id> = (0..n_bases).map(|i| self.push_member(push, i, words2)).collect();
+        let operands = (0u32..).zip(&interface.operands).map(|(i, operand)| {
+            let offset = self.push_member(push, n_bases + i, word);
+            let base = bases[usize::from(operand.base)];
+            let address =
+                if operand.via_table { self.table_entry(base, offset) } else { self.offset_address(base, offset) };
+            self.buffer_at(Place::Address(address), memory_form(operand))
+        });
+        let operands = operands.collect();
+        let symbols = interface.symbols.then(|| {
+            let base = *bases.last().expect("a kernel with symbols has their base");
+            self.buffer_at(Place::Address(base), MemoryForm::native(crate::dtype::DType::I32))
+        });
+        Buffers { operands, symbols }
+    }
+
+    fn push_member(&mut self, push: Id, member: u32, ty: Id) -> Id {
+        let ptr = self.type_pointer(StorageClass::PushConstant, ty);
+        let member = self.u32(member);
+        let at = self.push(Op::AccessChain, ptr, vec![Operand::IdRef(push), Operand::IdRef(member)]);
+        self.push(Op::Load, ty, vec![Operand::IdRef(at)])
+    }
+
+    /// `base + 16·offset`, in 64 bits by halves.
+    fn offset_address(&mut self, base: Id, offset: Id) -> Id {
+        let (low, high) = (self.extract(base, 0), self.extract(base, 1));
+        let (four, rest) = (self.u32(4), self.u32(28));
+        let add_low = self.shl(offset, four);
+        let add_high = self.shr(offset, rest);
+        let (sum, carry) = self.add_carry(low, add_low);
+        let high = self.iadd(high, add_high);
+        let high = self.iadd(high, carry);
+        self.words2(sum, high)
+    }
+
+    /// Entry `slot` of the table of addresses at `base`.
+    fn table_entry(&mut self, base: Id, slot: Id) -> Id {
+        let words2 = self.type_vector(St::U32, 2);
+        let block = self.type_block(words2, 8);
+        let at = self.element_pointer(Place::Address(base), block, words2, slot);
+        self.load_raw(at, words2, 8)
+    }
+
+    fn binding_interface(&mut self, interface: &Interface) -> Buffers {
+        let operands = (0u32..).zip(&interface.operands).map(|(i, operand)| self.bound(i, memory_form(operand)));
+        let operands: Vec<BufferRef> = operands.collect();
+        let n = operands.len() as u32;
+        let symbols = interface.symbols.then(|| self.bound(n, MemoryForm::native(crate::dtype::DType::I32)));
+        Buffers { operands, symbols }
+    }
+
+    fn bound(&mut self, binding: u32, form: MemoryForm) -> BufferRef {
+        let mut buffer = self.buffer_at(Place::Variable(0), form);
+        let var = self.global_variable(StorageClass::StorageBuffer, buffer.block);
+        self.decorate(var, Decoration::DescriptorSet, &[0]);
+        self.decorate(var, Decoration::Binding, &[binding]);
+        self.decorate(var, Decoration::Aliased, &[]);
+        buffer.place = Place::Variable(var);
+        buffer
+    }
+
+    fn buffer_at(&mut self, place: Place, form: MemoryForm) -> BufferRef {
+        let element = self.type_scalar(form.st);
+        let block = self.type_block(element, form.st.size_bytes());
+        BufferRef { place, form, block, element }
+    }
+
+    /// Pointer to an element; made where it is used.
+    fn element_pointer(&mut self, place: Place, block: Id, element: Id, index: Id) -> Id {
+        let zero = self.u32(0);
+        let (base, class) = match place {
+            Place::Variable(var) => (var, StorageClass::StorageBuffer),
+            Place::Address(address) => {
+                let ptr = self.type_pointer(StorageClass::PhysicalStorageBuffer, block);
+                let base = self.push(Op::Bitcast, ptr, vec![Operand::IdRef(address)]);
+                (base, StorageClass::PhysicalStorageBuffer)
+            }
+        };
+        let ptr = self.type_pointer(class, element);
+        self.push(Op::AccessChain, ptr, vec![Operand::IdRef(base), Operand::IdRef(zero), Operand::IdRef(index)])
+    }
+
+    fn load_raw(&mut self, at: Id, ty: Id, align: u32) -> Id {
+        let mut operands = vec![Operand::IdRef(at)];
+        operands.extend(self.alignment(align));
+        self.push(Op::Load, ty, operands)
+    }
+
+    /// `Aligned n`: demanded for addresses, left out for bindings.
+    fn alignment(&self, align: u32) -> Vec<Operand> {
+        match self.form {
+            InterfaceForm::Bindings => vec![],
+            InterfaceForm::Addresses => {
+                vec![Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(align)]
+            }
+        }
+    }
+
+    /// Element `index` of an operand, in its register type.
+    pub(crate) fn load(&mut self, buffers: &Buffers, operand: u16, index: Id) -> Id {
+        self.load_buffer(buffers.operands[usize::from(operand)], index)
+    }
+
+    fn load_buffer(&mut self, buffer: BufferRef, index: Id) -> Id {
+        let at = self.element_pointer(buffer.place, buffer.block, buffer.element, index);
+        let raw = self.load_raw(at, buffer.element, buffer.form.st.size_bytes());
+        self.from_memory(buffer.form, raw)
+    }
+
+    /// Writes element `index` of an operand.
+    pub(crate) fn store(&mut self, buffers: &Buffers, operand: u16, index: Id, value: Id) {
+        let buffer = buffers.operands[usize::from(operand)];
+        let raw = self.to_memory(buffer.form, value);
+        let at = self.element_pointer(buffer.place, buffer.block, buffer.element, index);
+        let mut operands = vec![Operand::IdRef(at), Operand::IdRef(raw)];
+        operands.extend(self.alignment(buffer.form.st.size_bytes()));
+        self.push_void(Op::Store, operands);
+    }
+
+    /// Word `index` of the symbol table.
+    pub(crate) fn symbol(&mut self, buffers: &Buffers, word: u16) -> Id {
+        let table = buffers.symbols.expect("the interface says that symbols are read");
+        let index = self.u32(word.into());
+        self.load_buffer(table, index)
+    }
+
+    /// Declares an array of `len` elements in workgroup memory.
+    pub(crate) fn shared_array(&mut self, st: St, len: u32) -> Shared {
+        // Truth values have no defined layout in memory: callers keep them as words.
+        assert!(st.size_bytes() >= 4, "shared arrays hold 32-bit or 64-bit elements, not {st:?}");
+        let element = self.type_scalar(st);
+        let array = self.type_array(element, len);
+        let var = self.global_variable(StorageClass::Workgroup, array);
+        self.shared_bytes += len * st.size_bytes();
+        Shared { var, element, st }
+    }
+
+    fn shared_pointer(&mut self, array: Shared, index: Id) -> Id {
+        let ptr = self.type_pointer(StorageClass::Workgroup, array.element);
+        self.push(Op::AccessChain, ptr, vec![Operand::IdRef(array.var), Operand::IdRef(index)])
+    }
+
+    /// Element of a workgroup array.
+    pub(crate) fn load_shared(&mut self, array: Shared, index: Id) -> Id {
+        let at = self.shared_pointer(array, index);
+        self.push(Op::Load, array.element, vec![Operand::IdRef(at)])
+    }
+
+    /// Writes an element of a workgroup array.
+    pub(crate) fn store_shared(&mut self, array: Shared, index: Id, value: Id) {
+        debug_assert_eq!(self.st(value), array.st, "shared element type");
+        let at = self.shared_pointer(array, index);
+        self.push_void(Op::Store, vec![Operand::IdRef(at), Operand::IdRef(value)]);
+    }
+
+    /// Switches to the Vulkan memory model, which cooperative matrices demand.
+    #[allow(dead_code, reason = "used by the cooperative-matrix template only")]
+    pub(crate) fn use_vulkan_memory_model(&mut self) {
+        self.vulkan_memory = true;
+        self.require(Capability::VulkanMemoryModel);
+    }
+}
+
+/// Type of an operand's elements in memory.
+fn memory_form(operand: &SpecOperand) -> MemoryForm {
+    match operand.storage {
+        Storage::Native => MemoryForm::native(operand.dtype),
+        Storage::Word => MemoryForm::word(operand.dtype),
+    }
+}

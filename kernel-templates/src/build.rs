@@ -1,0 +1,57 @@
+//! From a [`KernelSpec`] to a [`Kernel`]: one line per template, and what happens to finished words.
+
+use crate::check::BuildError;
+use crate::limits::{Limits, Reject};
+use crate::spec::{InterfaceForm, Kernel, KernelSpec};
+use crate::templates::map;
+
+/// Builds the kernel of a spec.
+///
+/// # Errors
+/// When the spec contradicts itself or its interface.
+pub fn build(spec: &KernelSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+    match spec {
+        KernelSpec::Map(s) => map::build(s, form),
+        KernelSpec::Row(_) => Err(BuildError::Unsupported { what: "the row template" }),
+        KernelSpec::Matmul(_) => Err(BuildError::Unsupported { what: "the matmul template" }),
+        KernelSpec::Attention(_) => Err(BuildError::Unsupported { what: "the attention template" }),
+        KernelSpec::Recurrent(_) => Err(BuildError::Unsupported { what: "the recurrent template" }),
+        KernelSpec::Scan(_) => Err(BuildError::Unsupported { what: "the scan template" }),
+        KernelSpec::Scatter(_) => Err(BuildError::Unsupported { what: "the scatter template" }),
+        KernelSpec::Fft(_) => Err(BuildError::Unsupported { what: "the fft template" }),
+    }
+}
+
+/// Whether a device can run the kernel of a spec.
+///
+/// # Errors
+/// The first limit that it exceeds.
+pub fn constraints(spec: &KernelSpec, limits: &Limits) -> Result<(), Reject> {
+    match spec {
+        KernelSpec::Map(s) => map::constraints(s, limits),
+        KernelSpec::Row(_)
+        | KernelSpec::Matmul(_)
+        | KernelSpec::Attention(_)
+        | KernelSpec::Recurrent(_)
+        | KernelSpec::Scan(_)
+        | KernelSpec::Scatter(_)
+        | KernelSpec::Fft(_) => Err(Reject::Shape { reason: "no template serves this kind".to_owned() }),
+    }
+}
+
+/// Text of a module, for review; `None` when the words are no module.
+pub fn disassemble(words: &[u32]) -> Option<String> {
+    crate::asm::disassemble(words)
+}
+
+/// Checks a module with SPIRV-Tools, for Vulkan 1.2.
+///
+/// # Errors
+/// The validator's message.
+#[cfg(feature = "validate")]
+pub fn validate(words: &[u32]) -> Result<(), String> {
+    use spirv_tools::TargetEnv;
+    use spirv_tools::val::{Validator, create};
+    let validator = create(Some(TargetEnv::Vulkan_1_2));
+    validator.validate(words, None).map_err(|e| e.to_string())
+}

@@ -1,0 +1,509 @@
+//! From expressions to instructions: evaluates the nodes of an [`Exprs`] arena where a template stands, each at most once per scope.
+//!
+//! A *scope* is a stretch of code in which some axes and arguments have values. A node is computed in the outermost scope in which
+//! all that it depends on is bound and from which its value still reaches the place of use; so what does not change in a loop is computed before
+//! it ([`Emit::hoist`]), and the outputs of a register tile share what they have in common.
+
+use crate::asm::{Asm, Buffers, Id, If, Loop, St};
+use crate::dtype::Ty;
+use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
+use crate::interval::{self, Interval};
+use crate::spec::{Extent, Interface, InterfaceForm, Store};
+use std::collections::BTreeMap;
+
+/// Axes and arguments as one set: bit k is `Axis(k)`, bit 64 + i is `Arg(i)`.
+type Deps = u128;
+
+fn axis_bit(k: u8) -> Deps {
+    1 << k
+}
+
+fn arg_bit(i: u16) -> Deps {
+    1 << (64 + u32::from(i))
+}
+
+/// One scope: what it binds and what was computed in it.
+#[derive(Default)]
+struct Frame {
+    /// Values from here do not reach code after the frame (a loop body, a branch).
+    is_block: bool,
+    bound: Deps,
+    bindings: BTreeMap<u32, Id>,
+    memo: BTreeMap<ExprId, Id>,
+    quotients: BTreeMap<(ExprId, u32), Id>,
+}
+
+/// A kernel under construction: assembler, operands, and the scopes of its expressions.
+pub(crate) struct Emit<'s> {
+    /// The assembler, for what templates compute themselves.
+    pub(crate) asm: Asm,
+    exprs: &'s Exprs,
+    buffers: Buffers,
+    deps: Vec<Deps>,
+    ranges: Vec<Interval>,
+    frames: Vec<Frame>,
+    symbols: BTreeMap<u16, Id>,
+}
+
+impl<'s> Emit<'s> {
+    /// Starts a kernel. `axes` are the extents behind `Axis(k)`, which tell what is never negative.
+    pub(crate) fn new(
+        exprs: &'s Exprs,
+        interface: &Interface,
+        axes: &[Extent],
+        form: InterfaceForm,
+        workgroup_size: u32,
+    ) -> Emit<'s> {
+        let mut asm = Asm::new(form, workgroup_size);
+        let buffers = asm.interface(interface);
+        let deps = dependencies(exprs);
+        let ranges = interval::infer(exprs, axes);
+        Emit { asm, exprs, buffers, deps, ranges, frames: vec![Frame::default()], symbols: BTreeMap::new() }
+    }
+
+    /// Ends the kernel.
+    pub(crate) fn finish(self) -> crate::asm::Finished {
+        self.asm.finish()
+    }
+
+    fn frame(&mut self) -> &mut Frame {
+        self.frames.last_mut().expect("the outermost frame stays")
+    }
+
+    fn bind(&mut self, bit: u32, value: Id) {
+        let frame = self.frame();
+        frame.bound |= 1 << bit;
+        frame.bindings.insert(bit, value);
+    }
+
+    /// Gives `Axis(k)` a value in the current scope. Bind before evaluating what uses it.
+    pub(crate) fn bind_axis(&mut self, k: usize, value: Id) {
+        self.bind(k as u32, value);
+    }
+
+    /// Gives `Arg(i)` a value in the current scope.
+    pub(crate) fn bind_arg(&mut self, i: usize, value: Id) {
+        self.bind(64 + i as u32, value);
+    }
+
+    /// Runs `body` in a scope of its own without control flow: for rebinding axes of unrolled code.
+    pub(crate) fn scope<T>(&mut self, body: impl FnOnce(&mut Emit<'s>) -> T) -> T {
+        self.frames.push(Frame::default());
+        let result = body(self);
+        self.frames.pop();
+        result
+    }
+
+    /// `for (i = start; i < end; i += step) carried = body(i, carried)`; the final carried values. A count known to be one is no loop.
+    pub(crate) fn loop_step(
+        &mut self,
+        (start, end, step): (Id, Id, Id),
+        initial: &[Id],
+        body: impl FnOnce(&mut Emit<'s>, Id, &[Id]) -> Vec<Id>,
+    ) -> Vec<Id> {
+        let known = |asm: &Asm, id| asm.const_bits(id);
+        if let (Some(first), Some(last), Some(by)) =
+            (known(&self.asm, start), known(&self.asm, end), known(&self.asm, step))
+        {
+            if first >= last {
+                return initial.to_vec();
+            }
+            if first + by >= last {
+                return self.scope(|cx| body(cx, start, initial));
+            }
+        }
+        let l: Loop = self.asm.loop_begin(start, end, step, initial);
+        self.frames.push(Frame { is_block: true, ..Frame::default() });
+        let values = body(self, l.index, &l.carried);
+        self.frames.pop();
+        self.asm.loop_end(&l, &values);
+        l.carried
+    }
+
+    /// `for i in 0..count`.
+    pub(crate) fn loop_n(
+        &mut self,
+        count: Id,
+        initial: &[Id],
+        body: impl FnOnce(&mut Emit<'s>, Id, &[Id]) -> Vec<Id>,
+    ) -> Vec<Id> {
+        let (zero, one) = (self.asm.u32(0), self.asm.u32(1));
+        self.loop_step((zero, count, one), initial, body)
+    }
+
+    /// A loop nest over `extents`, outermost first, binding axes from `first_axis` on. What depends on the outer axes of `roots` only
+    /// is computed before each inner loop.
+    pub(crate) fn loop_nest(
+        &mut self,
+        extents: &[Extent],
+        first_axis: usize,
+        roots: &[ExprId],
+        initial: &[Id],
+        body: &mut dyn FnMut(&mut Emit<'s>, &[Id]) -> Vec<Id>,
+    ) -> Vec<Id> {
+        let Some((&extent, inner)) = extents.split_first() else {
+            return body(self, initial);
+        };
+        // Loads are moved only before loops that surely run: an empty one may come with an empty buffer.
+        let runs = extents.iter().all(|e| matches!(e, Extent::Const(n) if *n > 0));
+        self.hoist(roots, runs);
+        let count = self.extent(extent);
+        self.loop_n(count, initial, |cx, i, carried| {
+            cx.bind_axis(first_axis, i);
+            cx.loop_nest(inner, first_axis + 1, roots, carried, body)
+        })
+    }
+
+    /// `if (cond)`: the values of `then` where it holds, else `other`.
+    pub(crate) fn if_then(&mut self, cond: Id, other: &[Id], then: impl FnOnce(&mut Emit<'s>) -> Vec<Id>) -> Vec<Id> {
+        match self.asm.const_bits(cond) {
+            Some(0) => return other.to_vec(),
+            Some(_) => return self.scope(then),
+            None => {}
+        }
+        let branch: If = self.asm.if_begin(cond);
+        self.frames.push(Frame { is_block: true, ..Frame::default() });
+        let values = then(self);
+        self.frames.pop();
+        self.asm.if_end(&branch, &values, other)
+    }
+
+    /// A size as a value.
+    pub(crate) fn extent(&mut self, extent: Extent) -> Id {
+        match extent {
+            Extent::Const(n) => self.asm.u32(n),
+            Extent::Sym(word) => self.symbol(word),
+        }
+    }
+
+    /// Product of extents; 1 for none.
+    pub(crate) fn product(&mut self, extents: &[Extent]) -> Id {
+        let one = self.asm.u32(1);
+        extents.iter().fold(one, |acc, &e| {
+            let e = self.extent(e);
+            self.asm.imul(acc, e)
+        })
+    }
+
+    fn symbol(&mut self, word: u16) -> Id {
+        *self.symbols.get(&word).expect("symbols are loaded at the start")
+    }
+
+    /// Loads every word of the symbol table that the kernel reads; call once, before any control flow.
+    pub(crate) fn load_symbols(&mut self, extents: &[Extent]) {
+        let mut words: Vec<u16> =
+            extents.iter().filter_map(|e| if let Extent::Sym(w) = e { Some(*w) } else { None }).collect();
+        words.extend(self.exprs.iter().filter_map(|(_, e)| if let Expr::Sym(w) = e { Some(*w) } else { None }));
+        words.sort_unstable();
+        words.dedup();
+        for word in words {
+            let value = self.asm.symbol(&self.buffers, word);
+            self.symbols.insert(word, value);
+        }
+    }
+
+    /// Row-major coordinates of `linear` (below the product of `extents`, itself below 2³¹).
+    pub(crate) fn coordinates(&mut self, linear: Id, extents: &[Extent]) -> Vec<Id> {
+        let mut rest = linear;
+        let mut coordinates = vec![linear; extents.len()];
+        for (k, &extent) in extents.iter().enumerate().rev() {
+            // The outermost coordinate is what remains, also when the domain's other extents are all 1.
+            let outer_is_one = extents[..k].iter().all(|e| *e == Extent::Const(1));
+            (rest, coordinates[k]) = match extent {
+                Extent::Const(0 | 1) => (rest, self.asm.u32(0)),
+                _ if outer_is_one => (self.asm.u32(0), rest),
+                Extent::Const(n) => self.divide_by(rest, n),
+                Extent::Sym(_) => {
+                    let n = self.extent(extent);
+                    let q = self.asm.udiv(rest, n);
+                    let whole = self.asm.imul(q, n);
+                    (q, self.asm.isub(rest, whole))
+                }
+            };
+        }
+        coordinates
+    }
+
+    fn divide_by(&mut self, a: Id, n: u32) -> (Id, Id) {
+        let q = self.quotient_by(a, n);
+        let n = self.asm.u32(n);
+        let whole = self.asm.imul(q, n);
+        (q, self.asm.isub(a, whole))
+    }
+
+    /// `a / n` for 0 ≤ a < 2³¹ and n ≥ 1, by the high half of a product.
+    pub(crate) fn quotient_by(&mut self, a: Id, n: u32) -> Id {
+        if n == 1 || self.asm.const_bits(a).is_some() {
+            let n = self.asm.u32(n);
+            return if self.asm.const_bits(a).is_some() { self.asm.udiv(a, n) } else { a };
+        }
+        let bits = 32 - (n - 1).leading_zeros();
+        if n.is_power_of_two() {
+            let bits = self.asm.u32(bits);
+            return self.asm.shr(a, bits);
+        }
+        // With 2^(bits−1) < n < 2^bits: ceil(2^(31+bits) / n) fits 32 bits, and its error times a stays below 2^(31+bits) / n.
+        let factor = (1u64 << (31 + bits)).div_ceil(u64::from(n)) as u32;
+        let factor = self.asm.u32(factor);
+        let high = self.asm.umul_high(a, factor);
+        let shift = self.asm.u32(bits - 1);
+        self.asm.shr(high, shift)
+    }
+
+    /// Evaluates all that `roots` need and that the current scope can give; `loads` says whether operand reads count.
+    pub(crate) fn hoist(&mut self, roots: &[ExprId], loads: bool) {
+        let bound = self.frames.iter().fold(0, |acc, f| acc | f.bound);
+        let mut withheld = vec![false; self.exprs.len()];
+        for id in self.exprs.reachable(roots) {
+            let node = self.exprs.get(id);
+            let is_load = matches!(node, Expr::Load { .. }) && !loads;
+            let held = is_load || self.exprs.operands(id).iter().any(|o| withheld[o.0 as usize]);
+            withheld[id.0 as usize] = held;
+            if !held && self.deps[id.0 as usize] & !bound == 0 {
+                self.eval(id);
+            }
+        }
+    }
+
+    /// The value of a node here.
+    ///
+    /// # Panics
+    /// When it depends on an axis or argument that is not bound: `check` excludes that.
+    pub(crate) fn eval(&mut self, id: ExprId) -> Id {
+        let deps = self.deps[id.0 as usize];
+        let home = self.home(deps);
+        if let Some(&value) = self.frames[home.lowest_valid..].iter().rev().find_map(|f| f.memo.get(&id)) {
+            return value;
+        }
+        let value = self.compute(id);
+        self.frames[home.place].memo.insert(id, value);
+        value
+    }
+
+    /// Where a value of these dependencies may be found, and where it may be kept.
+    fn home(&self, deps: Deps) -> Home {
+        let lowest_valid = self.frames.iter().rposition(|f| f.bound & deps != 0).unwrap_or(0);
+        let block = self.frames.iter().rposition(|f| f.is_block).unwrap_or(0);
+        Home { lowest_valid, place: lowest_valid.max(block) }
+    }
+
+    fn bound_value(&self, bit: u32) -> Id {
+        let value = self.frames.iter().rev().find_map(|f| f.bindings.get(&bit));
+        *value.unwrap_or_else(|| panic!("bit {bit} (axis, or 64 + argument) is not bound here"))
+    }
+
+    fn compute(&mut self, id: ExprId) -> Id {
+        let exprs = self.exprs;
+        match *exprs.get(id) {
+            Expr::Lit(lit) => self.literal(lit),
+            Expr::Axis(k) => self.bound_value(k.into()),
+            Expr::Arg(i, _) => self.bound_value(64 + u32::from(i)),
+            Expr::Sym(word) => self.symbol(word),
+            Expr::Load { operand, ref index, .. } => {
+                let index = self.eval(index[0]);
+                self.asm.load(&self.buffers, operand, index)
+            }
+            Expr::Unary(op, a) => {
+                let value = self.eval(a);
+                emit_unary(&mut self.asm, op, value)
+            }
+            Expr::Binary(op @ (Binary::Div | Binary::Rem), a, b) if exprs.ty(a) == Ty::I32 => self.divide(op, a, b),
+            Expr::Binary(op, a, b) => {
+                let (x, y) = (self.eval(a), self.eval(b));
+                emit_binary(&mut self.asm, op, x, y)
+            }
+            Expr::Select(c, a, b) => {
+                let (c, a, b) = (self.eval(c), self.eval(a), self.eval(b));
+                self.asm.select(c, a, b)
+            }
+            Expr::Cast(ty, a) => {
+                let value = self.eval(a);
+                self.asm.cast(ty.into(), value)
+            }
+            Expr::Round(dtype, a) => {
+                let value = self.eval(a);
+                self.asm.round_to(dtype, value)
+            }
+        }
+    }
+
+    fn literal(&mut self, lit: Lit) -> Id {
+        match lit {
+            Lit::Bool(v) => self.asm.bool(v),
+            Lit::I32(v) => self.asm.u32(v as u32),
+            Lit::I64(v) => self.asm.int(St::U64, v),
+            Lit::F32(bits) => self.asm.constant(St::F32, bits.into()),
+            Lit::F64(bits) => self.asm.constant(St::F64, bits),
+        }
+    }
+
+    /// i32 quotient or remainder, cheap where the operands are known not to be negative.
+    fn divide(&mut self, op: Binary, a: ExprId, b: ExprId) -> Id {
+        let (x, y) = (self.eval(a), self.eval(b));
+        let unsigned = self.ranges[a.0 as usize].is_non_negative() && self.ranges[b.0 as usize].is_non_negative();
+        let quotient = match (unsigned, self.asm.const_bits(y)) {
+            (true, Some(n)) if n != 0 => self.shared_quotient(a, b, x, n as u32),
+            (true, None) if self.ranges[b.0 as usize].low > 0 => self.asm.udiv(x, y),
+            _ => self.asm.sdiv(x, y),
+        };
+        if op == Binary::Div {
+            return quotient;
+        }
+        let whole = self.asm.imul(quotient, y);
+        self.asm.isub(x, whole)
+    }
+
+    /// `a / n`, shared by the quotient and the remainder of the same operands.
+    fn shared_quotient(&mut self, a: ExprId, b: ExprId, x: Id, n: u32) -> Id {
+        let home = self.home(self.deps[a.0 as usize] | self.deps[b.0 as usize]);
+        if let Some(&q) = self.frames[home.lowest_valid..].iter().rev().find_map(|f| f.quotients.get(&(a, n))) {
+            return q;
+        }
+        let q = self.quotient_by(x, n);
+        self.frames[home.place].quotients.insert((a, n), q);
+        q
+    }
+
+    /// Executes stores in order, each under its guard. All values are read before the first is written.
+    pub(crate) fn stores(&mut self, stores: &[Store]) {
+        let mut ready = Vec::with_capacity(stores.len());
+        for s in stores {
+            ready.push((self.eval(s.index), self.eval(s.value), s.guard.map(|g| self.eval(g))));
+        }
+        for (s, (index, value, guard)) in stores.iter().zip(ready) {
+            match guard {
+                None => self.asm.store(&self.buffers, s.operand, index, value),
+                Some(guard) => {
+                    self.if_then(guard, &[], |cx| {
+                        cx.asm.store(&cx.buffers, s.operand, index, value);
+                        vec![]
+                    });
+                }
+            }
+        }
+    }
+
+    /// Element of an operand at a computed index, for templates that read what they write.
+    pub(crate) fn load(&mut self, operand: u16, index: Id) -> Id {
+        self.asm.load(&self.buffers, operand, index)
+    }
+
+    /// Writes an element.
+    pub(crate) fn store(&mut self, operand: u16, index: Id, value: Id) {
+        self.asm.store(&self.buffers, operand, index, value);
+    }
+}
+
+/// See [`Emit::home`]. Frames from `lowest_valid` on may hold the value; `place` is where a new one goes.
+struct Home {
+    lowest_valid: usize,
+    place: usize,
+}
+
+/// Per node, the axes and arguments that it depends on.
+fn dependencies(exprs: &Exprs) -> Vec<Deps> {
+    let mut deps: Vec<Deps> = Vec::with_capacity(exprs.len());
+    for (id, node) in exprs.iter() {
+        let own = match node {
+            Expr::Axis(k) => axis_bit(*k),
+            Expr::Arg(i, _) => arg_bit(*i),
+            _ => 0,
+        };
+        let below = exprs.operands(id).iter().fold(0, |acc, o| acc | deps[o.0 as usize]);
+        deps.push(own | below);
+    }
+    deps
+}
+
+/// One-operand operations of every register type.
+pub(crate) fn emit_unary(asm: &mut Asm, op: Unary, x: Id) -> Id {
+    let st = asm.st(x);
+    if let Some(value) = asm.elementary(op, x) {
+        return value;
+    }
+    match (op, st) {
+        (Unary::Not, St::Bool) => asm.lnot(x),
+        (Unary::Not, _) => asm.inot(x),
+        (Unary::Neg, _) if st.is_float() => asm.fneg(x),
+        (Unary::Neg, _) => asm.ineg(x),
+        (_, _) if st.is_float() => asm.fabs(x),
+        _ => {
+            let zero = asm.int(st, 0);
+            let negative = asm.slt(x, zero);
+            let minus = asm.ineg(x);
+            asm.select(negative, minus, x)
+        }
+    }
+}
+
+/// Two-operand operations of every register type.
+pub(crate) fn emit_binary(asm: &mut Asm, op: Binary, x: Id, y: Id) -> Id {
+    match asm.st(x) {
+        St::Bool => emit_bool(asm, op, x, y),
+        St::F32 | St::F64 => emit_float(asm, op, x, y),
+        _ => emit_int(asm, op, x, y),
+    }
+}
+
+fn emit_bool(asm: &mut Asm, op: Binary, x: Id, y: Id) -> Id {
+    match op {
+        Binary::And => asm.land(x, y),
+        Binary::Or => asm.lor(x, y),
+        Binary::Eq => asm.leq(x, y),
+        Binary::Xor | Binary::Ne => asm.lne(x, y),
+        _ => unreachable!("{op:?} of bool is never built"),
+    }
+}
+
+fn emit_float(asm: &mut Asm, op: Binary, x: Id, y: Id) -> Id {
+    match op {
+        Binary::Add => asm.fadd(x, y),
+        Binary::Sub => asm.fsub(x, y),
+        Binary::Mul => asm.fmul(x, y),
+        Binary::Div => asm.fdiv(x, y),
+        Binary::Rem => asm.frem(x, y),
+        Binary::Pow => asm.pow(x, y),
+        Binary::Atan2 => asm.atan2(x, y),
+        Binary::Max => asm.fmax_nan(x, y),
+        Binary::Min => asm.fmin_nan(x, y),
+        Binary::Eq => asm.feq(x, y),
+        Binary::Ne => asm.fne(x, y),
+        Binary::Lt => asm.flt(x, y),
+        Binary::Le => asm.fle(x, y),
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => {
+            unreachable!("{op:?} of floats is never built")
+        }
+    }
+}
+
+fn emit_int(asm: &mut Asm, op: Binary, x: Id, y: Id) -> Id {
+    match op {
+        Binary::Add => asm.iadd(x, y),
+        Binary::Sub => asm.isub(x, y),
+        Binary::Mul => asm.imul(x, y),
+        Binary::Div => asm.sdiv(x, y),
+        Binary::Rem => {
+            let quotient = asm.sdiv(x, y);
+            let whole = asm.imul(quotient, y);
+            asm.isub(x, whole)
+        }
+        Binary::Max => {
+            let above = asm.slt(y, x);
+            asm.select(above, x, y)
+        }
+        Binary::Min => {
+            let below = asm.slt(x, y);
+            asm.select(below, x, y)
+        }
+        Binary::And => asm.and(x, y),
+        Binary::Or => asm.or(x, y),
+        Binary::Xor => asm.xor(x, y),
+        Binary::Shl => asm.shl(x, y),
+        Binary::Shr => asm.sar(x, y),
+        Binary::Eq => asm.ieq(x, y),
+        Binary::Ne => asm.ine(x, y),
+        Binary::Lt => asm.slt(x, y),
+        Binary::Le => asm.sle(x, y),
+        Binary::Pow | Binary::Atan2 => unreachable!("{op:?} of integers is never built"),
+    }
+}

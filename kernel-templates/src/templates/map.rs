@@ -1,0 +1,108 @@
+//! Elementwise and movement kernels.
+//!
+//! ```text
+//! parallel for i in 0..ceil(elements / per_thread):
+//!     for e in 0..per_thread:
+//!         axes = coordinates(i·per_thread + e)
+//!         for each store: operand[index(axes)] = value(axes) if guard(axes)
+//! ```
+//!
+//! Traffic: each load and store once. Where the last axis is a multiple of `per_thread`, an invocation's elements share all
+//! coordinates but the last, and whatever depends on those only is computed once.
+
+use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
+use crate::emit_expr::Emit;
+use crate::limits::{Limits, Reject};
+use crate::spec::{Extent, Grid, GridFactor, InterfaceForm, Kernel, MapSpec};
+use crate::templates::kernel;
+
+/// Most elements that an invocation handles; the code of each is laid out.
+const MAX_PER_THREAD: u32 = 16;
+
+/// Whether a device can run it.
+///
+/// # Errors
+/// The first limit that it exceeds.
+pub fn constraints(spec: &MapSpec, limits: &Limits) -> Result<(), Reject> {
+    common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
+    index_space(&spec.domain)
+}
+
+/// Builds the kernel.
+///
+/// # Errors
+/// When the spec contradicts itself.
+pub fn build(spec: &MapSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+    check(spec)?;
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &spec.domain, form, spec.wg);
+    cx.load_symbols(&spec.domain);
+    let index = cx.global_index(spec.wg);
+    match whole_chunks(spec) {
+        Some(chunked) => emit_chunk(&mut cx, spec, index, &chunked),
+        None => emit_elements(&mut cx, spec, index),
+    }
+    let elements = GridFactor { extents: spec.domain.clone(), divisor: spec.per_thread * spec.wg };
+    Ok(kernel(cx, Grid::linear(vec![elements])))
+}
+
+fn check(spec: &MapSpec) -> Result<(), BuildError> {
+    if spec.wg == 0 || spec.per_thread == 0 || spec.per_thread > MAX_PER_THREAD {
+        return Err(shape(format!("map: wg={} per_thread={} (1 to {MAX_PER_THREAD})", spec.wg, spec.per_thread)));
+    }
+    let check = Check { interface: &spec.interface, exprs: &spec.exprs };
+    check.interface(&spec.domain)?;
+    let axes: Vec<u8> = (0..spec.domain.len() as u8).collect();
+    check.stores(Scope { what: "map", axes: &axes, args: &[] }, &spec.stores)
+}
+
+/// The domain with its last extent divided by `per_thread`, where that leaves no rest.
+fn whole_chunks(spec: &MapSpec) -> Option<Vec<Extent>> {
+    let (&last, outer) = spec.domain.split_last()?;
+    match last {
+        Extent::Const(n) if n % spec.per_thread == 0 => {
+            let mut chunked = outer.to_vec();
+            chunked.push(Extent::Const(n / spec.per_thread));
+            Some(chunked)
+        }
+        _ => None,
+    }
+}
+
+/// One chunk of the last axis per invocation.
+fn emit_chunk(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id, chunked: &[Extent]) {
+    cx.return_beyond(index, chunked);
+    let coordinates = cx.coordinates(index, chunked);
+    let (&chunk, outer) = coordinates.split_last().expect("a chunked domain has a last axis");
+    for (k, &c) in outer.iter().enumerate() {
+        cx.bind_axis(k, c);
+    }
+    let per_thread = cx.asm.u32(spec.per_thread);
+    let first = cx.asm.imul(chunk, per_thread);
+    for e in 0..spec.per_thread {
+        cx.scope(|cx| {
+            let e = cx.asm.u32(e);
+            let at = cx.asm.iadd(first, e);
+            cx.bind_axis(outer.len(), at);
+            cx.stores(&spec.stores);
+        });
+    }
+}
+
+/// Elements by their linear number, each guarded.
+fn emit_elements(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id) {
+    let total = cx.product(&spec.domain);
+    let per_thread = cx.asm.u32(spec.per_thread);
+    let first = cx.asm.imul(index, per_thread);
+    for e in 0..spec.per_thread {
+        let e = cx.asm.u32(e);
+        let linear = cx.asm.iadd(first, e);
+        let inside = cx.asm.ult(linear, total);
+        cx.if_then(inside, &[], |cx| {
+            for (k, c) in cx.coordinates(linear, &spec.domain).into_iter().enumerate() {
+                cx.bind_axis(k, c);
+            }
+            cx.stores(&spec.stores);
+            vec![]
+        });
+    }
+}
