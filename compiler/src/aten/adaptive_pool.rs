@@ -10,7 +10,7 @@ use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.adaptive_avg_pool1d.default"], rule: |cx, call| average(cx, call, 1) },
     AtenOp {
         names: &["aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default"],
@@ -101,7 +101,8 @@ impl Windows {
         let (Some(sizes), Some(out)) = (literal(sizes), literal(out)) else {
             return Err(unsupported_shape(format!("adaptive pooling of {sizes:?} to {out:?} with unequal windows")));
         };
-        let longest = sizes.iter().zip(&out).map(|(&n, &o)| (0..o).map(|i| end(i, n, o) - i * n / o).max().unwrap_or(0));
+        let longest =
+            sizes.iter().zip(&out).map(|(&n, &o)| (0..o).map(|i| end(i, n, o) - i * n / o).max().unwrap_or(0));
         let longest = longest.collect();
         Ok(Windows { sizes, out, longest })
     }

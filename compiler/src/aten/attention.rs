@@ -9,7 +9,7 @@ use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.scaled_dot_product_attention.default"], rule: attention },
     AtenOp { names: &["aten._scaled_dot_product_flash_attention_for_cpu.default"], rule: flash_for_cpu },
     AtenOp { names: &["aten._scaled_dot_product_flash_attention.default"], rule: kernel_form },

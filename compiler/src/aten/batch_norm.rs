@@ -7,7 +7,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, unsupported_attribute};
 use crate::ir::{DType, Dim, Op, ValueId};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.batch_norm.default"], rule: batch_norm },
     AtenOp { names: &["aten.instance_norm.default"], rule: instance_norm },
     AtenOp { names: &["aten._native_batch_norm_legit_no_training.default"], rule: no_training },
@@ -91,8 +91,11 @@ fn running(cx: &mut Cx, call: &Call<'_>) -> Result<Option<(ValueId, ValueId)>, D
 }
 
 fn refuse_training(call: &Call<'_>, flag: &str) -> Diagnostic {
-    unsupported_attribute(format!("{}: {flag}=true with running statistics is not supported (it updates them)", call.target))
-        .with_help("export the model after model.eval()")
+    unsupported_attribute(format!(
+        "{}: {flag}=true with running statistics is not supported (it updates them)",
+        call.target
+    ))
+    .with_help("export the model after model.eval()")
 }
 
 fn batch_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {

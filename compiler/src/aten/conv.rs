@@ -5,7 +5,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{Dim, Op, ValueId, Window};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"], rule: conv },
     AtenOp { names: &["aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"], rule: conv_named_padding },
     AtenOp {

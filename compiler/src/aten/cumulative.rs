@@ -9,7 +9,7 @@ use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.cumsum.default"], rule: |cx, call| running(cx, call, Combine::Sum) },
     AtenOp { names: &["aten.cumprod.default"], rule: |cx, call| running(cx, call, Combine::Prod) },
     AtenOp { names: &["aten.cummax.default"], rule: |cx, call| extremum(cx, call, Combine::Max) },

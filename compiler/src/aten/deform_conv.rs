@@ -10,7 +10,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{ExprId, Unary};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[AtenOp { names: &["torchvision.deform_conv2d.default"], rule: deform_conv }];
+pub(super) const OPS: &[AtenOp] = &[AtenOp { names: &["torchvision.deform_conv2d.default"], rule: deform_conv }];
 
 /// Attributes of one call.
 struct Deformed {
@@ -26,8 +26,7 @@ fn deform_conv(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (x, weight) = (call.tensor(cx, "input")?, call.tensor(cx, "weight")?);
     let (offset, mask, bias) = (call.tensor(cx, "offset")?, call.tensor(cx, "mask")?, call.tensor(cx, "bias")?);
     let w_shape = cx.shape(weight);
-    let (Some(kh), Some(kw), Some(channels)) =
-        (w_shape[2].as_const(), w_shape[3].as_const(), cx.size(x, 1).as_const())
+    let (Some(kh), Some(kw), Some(channels)) = (w_shape[2].as_const(), w_shape[3].as_const(), cx.size(x, 1).as_const())
     else {
         return Err(unsupported_shape(format!("deform_conv2d of {} with {}", cx.ty(x), cx.ty(weight))));
     };
@@ -40,9 +39,8 @@ fn deform_conv(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         masked: call.bool("use_mask")?,
     };
     let groups = call.int("groups")?;
-    let out = [0, 1].map(|i| {
-        conv_out_size(&cx.size(x, i + 2), &w_shape[i + 2], d.stride[i], d.padding[i], d.dilation[i])
-    });
+    let out =
+        [0, 1].map(|i| conv_out_size(&cx.size(x, i + 2), &w_shape[i + 2], d.stride[i], d.padding[i], d.dilation[i]));
     let columns = columns(cx, &d, [x, offset, mask], channels, &out)?;
     let (n, o) = (cx.size(x, 0), w_shape[0].clone());
     let places = &out[0] * &out[1];

@@ -7,7 +7,7 @@ use crate::ir::{Dim, Shape, ValueId};
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[AtenOp { names: &["aten.einsum.default"], rule: einsum }];
+pub(super) const OPS: &[AtenOp] = &[AtenOp { names: &["aten.einsum.default"], rule: einsum }];
 
 /// A label: a letter, or a dimension of the ellipsis counted from its end (so that ellipses of different ranks align).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

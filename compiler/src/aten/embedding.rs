@@ -8,13 +8,10 @@ use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.embedding.default"], rule: embedding },
     AtenOp { names: &["aten.embedding_bag.default", "aten.embedding_bag.padding_idx"], rule: embedding_bag },
-    AtenOp {
-        names: &["aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"],
-        rule: embedding_bag,
-    },
+    AtenOp { names: &["aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"], rule: embedding_bag },
 ];
 
 fn embedding(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {

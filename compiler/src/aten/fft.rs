@@ -6,7 +6,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
 use crate::ir::{DType, Dim, Op, ValueId};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten._fft_r2c.default"], rule: raw_r2c },
     AtenOp { names: &["aten._fft_c2c.default"], rule: raw_c2c },
     AtenOp { names: &["aten._fft_c2r.default"], rule: raw_c2r },

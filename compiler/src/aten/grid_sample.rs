@@ -10,7 +10,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, ExprId, Unary};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp {
         names: &["aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default"],
         rule: grid_sampler,

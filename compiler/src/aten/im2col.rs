@@ -9,7 +9,7 @@ use crate::ir::{Dim, ValueId};
 use jvc_kernels::expr::ExprId;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.im2col.default"], rule: im2col },
     AtenOp { names: &["aten.col2im.default"], rule: col2im },
 ];

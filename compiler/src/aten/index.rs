@@ -9,7 +9,7 @@ use crate::ir::{DType, Dim, Shape, ValueId};
 use jvc_kernels::expr::ExprId;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.index.Tensor", "aten._unsafe_index.Tensor"], rule: index },
     AtenOp { names: &["aten.index_select.default"], rule: index_select },
     AtenOp { names: &["aten.gather.default"], rule: gather },
@@ -21,7 +21,10 @@ pub const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.masked_select.default", "aten._unique2.default"], rule: refuse_data_dependent },
     AtenOp { names: &["aten.unique_consecutive.default", "aten.unique_dim.default"], rule: refuse_data_dependent },
-    AtenOp { names: &["aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor"], rule: refuse_data_dependent },
+    AtenOp {
+        names: &["aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor"],
+        rule: refuse_data_dependent,
+    },
     AtenOp { names: &["aten.item.default", "aten._local_scalar_dense.default"], rule: refuse_data_dependent },
     AtenOp { names: &["torchvision.nms.default"], rule: refuse_data_dependent },
 ];
@@ -54,7 +57,8 @@ impl Indices {
         let mut joint = vec![];
         for &v in at.iter().flatten() {
             if matches!(cx.tensor_dtype(v), DType::Bool | DType::U8) {
-                let text = format!("{target} by a mask: the size of the result depends on data, which is not supported");
+                let text =
+                    format!("{target} by a mask: the size of the result depends on data, which is not supported");
                 return Err(unsupported_shape(text).with_help("use torch.where with the mask, of fixed size"));
             }
             joint = broadcast_shapes(&joint, &cx.shape(v))?;

@@ -12,7 +12,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{ExprId, Unary};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.upsample_nearest1d.vec", "aten.upsample_nearest1d.default"], rule: nearest },
     AtenOp { names: &["aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default"], rule: nearest },
     AtenOp { names: &["aten.upsample_nearest3d.vec", "aten.upsample_nearest3d.default"], rule: nearest },

@@ -1,6 +1,6 @@
 //! Products and distances that are not plain matrix products: outer, kron, cross, cdist, bilinear and trilinear forms.
 
-use super::cx::Built;
+use super::cx::{Built, ir_dtype};
 use super::matmul::{matmul_values, multiply};
 use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
 use crate::ir::{DType, Dim, Shape, ValueId};
@@ -8,7 +8,7 @@ use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.outer.default", "aten.ger.default"], rule: outer },
     AtenOp { names: &["aten.addr.default"], rule: addr },
     AtenOp { names: &["aten.kron.default"], rule: kron },
@@ -22,11 +22,16 @@ pub const OPS: &[AtenOp] = &[
 
 fn outer(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "vec2")?);
-    Ok(vec![Val::Tensor(outer_values(cx, a, b)?)])
+    Ok(vec![Val::Tensor(outer_values(cx, call, a, b)?)])
 }
 
-fn outer_values(cx: &mut Cx, a: ValueId, b: ValueId) -> Built {
-    let dtype = cx.promoted(&[a, b]);
+/// The promoted type: what the export recorded for the result.
+fn recorded_dtype(cx: &Cx, call: &Call<'_>, operand: ValueId) -> Result<DType, Diagnostic> {
+    call.meta(0).map_or(Ok(cx.tensor_dtype(operand)), |m| ir_dtype(m.dtype))
+}
+
+fn outer_values(cx: &mut Cx, call: &Call<'_>, a: ValueId, b: ValueId) -> Built {
+    let dtype = recorded_dtype(cx, call, a)?;
     let column = cx.unsqueeze(a, 1)?;
     let (column, b) = (cx.cast(column, dtype)?, cx.cast(b, dtype)?);
     cx.mul_values(column, b)
@@ -35,8 +40,8 @@ fn outer_values(cx: &mut Cx, a: ValueId, b: ValueId) -> Built {
 fn addr(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (c, a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "vec1")?, call.tensor(cx, "vec2")?);
     let (beta, alpha) = (call.float("beta")?, call.float("alpha")?);
-    let dtype = cx.promoted(&[c, a, b]);
-    let product = outer_values(cx, a, b)?;
+    let dtype = recorded_dtype(cx, call, c)?;
+    let product = outer_values(cx, call, a, b)?;
     let (product, c) = (cx.cast(product, dtype)?, cx.cast(c, dtype)?);
     if dtype == DType::Bool {
         let y = cx.map2(product, c, dtype, |p, x, c| {
@@ -59,7 +64,7 @@ fn addr(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 fn kron(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "other")?);
     let rank = cx.rank(a).max(cx.rank(b));
-    let dtype = cx.promoted(&[a, b]);
+    let dtype = recorded_dtype(cx, call, a)?;
     let (a, b) = (cx.to_rank(a, rank)?, cx.to_rank(b, rank)?);
     let (shape_a, shape_b) = (cx.shape(a), cx.shape(b));
     let one = Dim::from(1);
@@ -75,7 +80,7 @@ fn kron(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 /// `c_i = a_{i+1} b_{i+2} − a_{i+2} b_{i+1}`, positions modulo 3.
 fn cross(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "other")?);
-    let dtype = cx.promoted(&[a, b]);
+    let dtype = recorded_dtype(cx, call, a)?;
     let shape = cx.broadcast_shape(&[a, b])?;
     let dim = match call.opt_int("dim")? {
         Some(_) => call.dim_index("dim", shape.len())?,

@@ -5,7 +5,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribu
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.matmul.default", "aten.linalg_matmul.default", "aten.__matmul__.default"], rule: matmul },
     AtenOp { names: &["aten.mm.default"], rule: mm },
     AtenOp { names: &["aten.bmm.default"], rule: bmm },
@@ -122,12 +122,7 @@ fn inner(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 }
 
 /// `x @ wᵀ + b`; leading dimensions of x fold into rows.
-pub(super) fn linear_values(
-    cx: &mut Cx,
-    x: ValueId,
-    weight: ValueId,
-    bias: Option<ValueId>,
-) -> Built {
+pub(super) fn linear_values(cx: &mut Cx, x: ValueId, weight: ValueId, bias: Option<ValueId>) -> Built {
     if cx.rank(weight) == 1 {
         let y = matmul_values(cx, x, weight)?;
         return bias.map_or(Ok(y), |b| cx.add_values(y, b));
@@ -155,11 +150,7 @@ fn linear(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 fn scaled_sum(cx: &mut Cx, call: &Call<'_>, addend: ValueId, product: ValueId) -> Result<Vec<Val>, Diagnostic> {
     let (beta, alpha) = (call.float("beta")?, call.float("alpha")?);
     let dtype = cx.tensor_dtype(product);
-    let scaled = if alpha == 1.0 {
-        product
-    } else {
-        cx.scale(product, alpha)?
-    };
+    let scaled = if alpha == 1.0 { product } else { cx.scale(product, alpha)? };
     let y = if beta == 0.0 {
         scaled
     } else {

@@ -15,6 +15,33 @@ mod inline;
 mod layout;
 mod lower;
 mod pin;
+mod taps;
+
+// Anchors and indexing.
+mod adaptive_pool;
+mod attention;
+mod batch_norm;
+mod conv;
+mod cumulative;
+mod deform_conv;
+mod einsum;
+mod embedding;
+mod fft;
+mod grid_sample;
+mod im2col;
+mod index;
+mod interpolate;
+mod linear_algebra;
+mod matmul;
+mod norm;
+mod pool;
+mod recurrent;
+mod resample_aa;
+mod scatter;
+mod search;
+mod softmax;
+mod sort;
+mod stft;
 
 pub use args::Call;
 pub use body::BodyBuilder;
@@ -38,7 +65,33 @@ pub struct AtenOp {
 }
 
 /// Every operator, file by file.
-pub const ATEN_OPS: &[&[AtenOp]] = &[];
+pub const ATEN_OPS: &[&[AtenOp]] = &[
+    // Anchors and indexing.
+    adaptive_pool::OPS,
+    attention::OPS,
+    batch_norm::OPS,
+    conv::OPS,
+    cumulative::OPS,
+    deform_conv::OPS,
+    einsum::OPS,
+    embedding::OPS,
+    fft::OPS,
+    grid_sample::OPS,
+    im2col::OPS,
+    index::OPS,
+    interpolate::OPS,
+    linear_algebra::OPS,
+    matmul::OPS,
+    norm::OPS,
+    pool::OPS,
+    recurrent::OPS,
+    resample_aa::OPS,
+    scatter::OPS,
+    search::OPS,
+    softmax::OPS,
+    sort::OPS,
+    stft::OPS,
+];
 
 /// What a name of the program stands for.
 #[derive(Debug, Clone, PartialEq)]

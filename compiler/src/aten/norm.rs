@@ -9,7 +9,7 @@ use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.layer_norm.default"], rule: layer_norm },
     AtenOp { names: &["aten.native_layer_norm.default"], rule: native_layer_norm },
     AtenOp { names: &["aten.group_norm.default"], rule: group_norm },
@@ -54,13 +54,7 @@ pub(super) fn rsqrt_of_sum(cx: &mut Cx, v: ValueId, eps: f64) -> Built {
 }
 
 /// `x · scale + shift`, each optional, cast to `dtype`. Both must broadcast to x.
-pub(super) fn affine(
-    cx: &mut Cx,
-    x: ValueId,
-    scale: Option<ValueId>,
-    shift: Option<ValueId>,
-    dtype: DType,
-) -> Built {
+pub(super) fn affine(cx: &mut Cx, x: ValueId, scale: Option<ValueId>, shift: Option<ValueId>, dtype: DType) -> Built {
     let acc = cx.tensor_dtype(x);
     let mut y = x;
     if let Some(s) = scale {

@@ -5,7 +5,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
 use crate::ir::{Dim, Op, ValueId, Window};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.max_pool1d.default"], rule: |cx, call| max_pool(cx, call, 1, false) },
     AtenOp { names: &["aten.max_pool2d.default"], rule: |cx, call| max_pool(cx, call, 2, false) },
     AtenOp { names: &["aten.max_pool3d.default"], rule: |cx, call| max_pool(cx, call, 3, false) },

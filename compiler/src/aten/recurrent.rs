@@ -11,7 +11,7 @@ use jvc_kernels::expr::{ExprId, Unary};
 use jvc_kernels::spec::Cell;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.lstm.input"], rule: |cx, call| layers(cx, call, Cell::Lstm) },
     AtenOp { names: &["aten.gru.input"], rule: |cx, call| layers(cx, call, Cell::Gru) },
     AtenOp { names: &["aten.rnn_tanh.input"], rule: |cx, call| layers(cx, call, Cell::RnnTanh) },
@@ -99,15 +99,12 @@ fn read_params(call: &Call<'_>, params: &[ValueId], n: usize) -> Result<Vec<Dire
     let biased = call.bool("has_biases")?;
     let each = if biased { 4 } else { 2 };
     if params.len() != n * each {
-        let text = format!("{}: {} weights for {n} directions (projections are not supported)", call.target, params.len());
+        let text =
+            format!("{}: {} weights for {n} directions (projections are not supported)", call.target, params.len());
         return Err(unsupported_attribute(text));
     }
-    let direction = |p: &[ValueId]| Direction {
-        w_ih: p[0],
-        w_hh: p[1],
-        b_ih: p.get(2).copied(),
-        b_hh: p.get(3).copied(),
-    };
+    let direction =
+        |p: &[ValueId]| Direction { w_ih: p[0], w_hh: p[1], b_ih: p.get(2).copied(), b_hh: p.get(3).copied() };
     Ok(params.chunks(each).map(direction).collect())
 }
 

@@ -9,7 +9,7 @@ use super::{AtenOp, Call, Cx, Diagnostic, Val, unsupported_dtype, unsupported_sh
 use crate::ir::{DType, ValueId};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp {
         names: &["aten._upsample_bilinear2d_aa.vec", "aten._upsample_bilinear2d_aa.default"],
         rule: |cx, call| antialiased(cx, call, &TRIANGLE),
@@ -64,8 +64,7 @@ fn weights(size: i64, out: i64, step: f64, filter: &Filter) -> Weights {
     let mut all = Weights { first: vec![], taps, weights: vec![] };
     for i in 0..out {
         let (centre, first, len) = window(i);
-        let raw: Vec<f64> =
-            (0..len).map(|j| (filter.value)(((j + first) as f64 - centre + 0.5) / stretch)).collect();
+        let raw: Vec<f64> = (0..len).map(|j| (filter.value)(((j + first) as f64 - centre + 0.5) / stretch)).collect();
         let total: f64 = raw.iter().sum();
         all.first.push(first);
         all.weights.extend((0..taps as usize).map(|j| raw.get(j).map_or(0.0, |w| w / total)));

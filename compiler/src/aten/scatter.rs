@@ -11,7 +11,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::spec::{Combine, ScatterMode};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.scatter.src", "aten.scatter.value"], rule: |cx, call| scatter(cx, call, ScatterMode::Set) },
     AtenOp { names: &["aten.scatter_add.default"], rule: |cx, call| scatter(cx, call, ScatterMode::Add) },
     AtenOp { names: &["aten.scatter.reduce", "aten.scatter.value_reduce"], rule: scatter_named },
@@ -256,7 +256,10 @@ fn index_put(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     if given.iter().flatten().any(|&v| is_mask(cx, v)) {
         let mut present = given.iter().enumerate().filter_map(|(d, v)| v.map(|v| (d, v)));
         let (Some((at, mask)), None) = (present.next(), present.next()) else {
-            return Err(unsupported_attribute(format!("{}: a mask beside other indices is not supported", call.target)));
+            return Err(unsupported_attribute(format!(
+                "{}: a mask beside other indices is not supported",
+                call.target
+            )));
         };
         return Ok(vec![Val::Tensor(put_masked(cx, x, (at, mask), values, accumulate)?)]);
     }

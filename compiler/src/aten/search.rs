@@ -7,7 +7,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.searchsorted.Tensor", "aten.searchsorted.Scalar"], rule: searchsorted },
     AtenOp { names: &["aten.bucketize.Tensor", "aten.bucketize.Scalar"], rule: bucketize },
     AtenOp { names: &["aten.isin.Tensor_Tensor", "aten.isin.Tensor_Scalar", "aten.isin.Scalar_Tensor"], rule: isin },
@@ -41,17 +41,14 @@ fn bucketize(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 }
 
 /// How many elements of the row are below x (`right`: not above). NaN is above all.
-fn search(
-    cx: &mut Cx,
-    call: &Call<'_>,
-    (rows, sorter): (ValueId, Option<ValueId>),
-    x: ValueId,
-    right: bool,
-) -> Built {
+fn search(cx: &mut Cx, call: &Call<'_>, (rows, sorter): (ValueId, Option<ValueId>), x: ValueId, right: bool) -> Built {
     let rank = cx.rank(rows);
     let n = cx.size(rows, rank - 1);
     let Some(len) = n.as_const() else {
-        return Err(unsupported_shape(format!("{} in rows of the symbolic size {n}: a literal is needed", call.target)));
+        return Err(unsupported_shape(format!(
+            "{} in rows of the symbolic size {n}: a literal is needed",
+            call.target
+        )));
     };
     let steps = 64 - (len as u64).leading_zeros();
     let dtype = if call.bool("out_int32")? { DType::I32 } else { DType::I64 };
@@ -85,6 +82,12 @@ fn search(
     })
 }
 
+/// The type in which both compare: floats before integers, wide before narrow.
+fn wider(a: DType, b: DType) -> DType {
+    let weight = |d: DType| (d.is_float(), d.size_bytes(), d);
+    if weight(a) >= weight(b) { a } else { b }
+}
+
 fn isin(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let pick = |plural: &'static str, single: &'static str| if call.has(plural) { plural } else { single };
     let (x, set) = (pick("elements", "element"), pick("test_elements", "test_element"));
@@ -94,7 +97,7 @@ fn isin(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         cx.tensor_dtype(v)
     };
     let (x, set) = (tensor_or_number(cx, call, x, dtype)?, tensor_or_number(cx, call, set, dtype)?);
-    let joint = super::promote::promote_types(cx.tensor_dtype(x), cx.tensor_dtype(set));
+    let joint = wider(cx.tensor_dtype(x), cx.tensor_dtype(set));
     let (x, set) = (cx.cast(x, joint)?, cx.cast(set, joint)?);
     let set = super::index::flattened(cx, set)?;
     let rank = cx.rank(x);

@@ -6,8 +6,11 @@ use crate::ir::{DType, Dim, ValueId};
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
-    AtenOp { names: &["aten.softmax.int", "aten.special_softmax.default"], rule: |cx, call| with_dtype(cx, call, false) },
+pub(super) const OPS: &[AtenOp] = &[
+    AtenOp {
+        names: &["aten.softmax.int", "aten.special_softmax.default"],
+        rule: |cx, call| with_dtype(cx, call, false),
+    },
     AtenOp {
         names: &["aten.log_softmax.int", "aten.special_log_softmax.default"],
         rule: |cx, call| with_dtype(cx, call, true),

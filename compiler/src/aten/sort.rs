@@ -9,7 +9,7 @@ use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.sort.default", "aten.sort.stable", "aten.msort.default"], rule: sort },
     AtenOp { names: &["aten.argsort.default", "aten.argsort.stable"], rule: argsort },
     AtenOp { names: &["aten.topk.default"], rule: topk },

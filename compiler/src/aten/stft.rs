@@ -9,7 +9,7 @@ use crate::ir::{Dim, ValueId};
 use jvc_kernels::expr::{ExprId, Unary};
 
 /// The rules of this file.
-pub const OPS: &[AtenOp] = &[
+pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.stft.default", "aten.stft.center"], rule: stft },
     AtenOp { names: &["aten.istft.default"], rule: istft },
 ];
