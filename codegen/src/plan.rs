@@ -7,6 +7,7 @@
 mod parse;
 mod print;
 mod scan;
+mod simplify;
 mod size;
 mod verify;
 mod walk;

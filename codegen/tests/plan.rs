@@ -3,10 +3,18 @@
 mod sample;
 
 use jvc_codegen::plan::{
-    Base, Elem, Entry, Fault, Groups, Plan, PlanError, Port, PortKind, Region, Size, State, Step, Symbol,
+    Base, Elem, Entry, Fault, Groups, KernelFile, Plan, PlanError, Port, PortKind, Region, Size, State, Step, Symbol,
 };
 use proptest::prelude::*;
-use sample::{files, random_plan, range};
+use sample::{random_plan, range};
+
+/// Finds the kernels of a plan, as if they were files.
+fn files(plan: &Plan) -> impl Fn(&str) -> Option<KernelFile> {
+    |name| {
+        let kernel = plan.kernels.iter().find(|k| k.name == name)?;
+        Some(KernelFile { words: kernel.words.clone(), disassembly: kernel.disassembly.clone() })
+    }
+}
 
 fn faults(plan: &Plan) -> Vec<Fault> {
     plan.verify().err().unwrap_or_default().into_iter().map(|e: PlanError| e.fault).collect()

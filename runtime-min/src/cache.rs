@@ -67,8 +67,7 @@ pub(crate) fn with<T>(
         after
     };
     if let (Some(path), Ok(after), true) = (path, after, built.is_ok()) {
-        // One driver adds another header of 32 bytes at every start: that is nothing new.
-        if before.is_empty() || after.len() > before.len() + 32 {
+        if after.len() != before.len() {
             let _ = write(device, &path, &after);
         }
     }

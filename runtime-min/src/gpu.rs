@@ -31,13 +31,11 @@ pub struct Options {
     pub robust: bool,
     /// Starts the validation layer.
     pub validation: Option<Validation>,
-    /// Uploads weights through staging buffers also where the host could write device memory.
-    pub staged_weights: bool,
     /// Pretends that the device gets lost.
     pub fault: Option<Fault>,
 }
 
-/// A simulated loss of the device, when everything before has finished.
+/// A simulated loss of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// The queue submission, counted from 0 and from opening on, that loses the device instead of running.
@@ -80,7 +78,7 @@ pub(crate) struct Device {
     queue: Mutex<Queue>,
     timeline: vk::Semaphore,
     lost: Mutex<Option<Error>>,
-    pub(crate) options: Options,
+    fault: Option<Fault>,
     owned: bool,
     messenger: Option<Messenger>,
     /// Keeps the loader's library open.
@@ -174,7 +172,7 @@ impl Gpu {
             queue: Mutex::new(Queue { handle, value: 0, n_submissions: 0, app_lock: device.queue_lock }),
             timeline,
             lost: Mutex::new(None),
-            options: Options::default(),
+            fault: None,
             owned: false,
             messenger: None,
             _entry: entry,
@@ -226,8 +224,7 @@ impl Device {
         let mut queue = lock(&self.queue);
         let submission = queue.n_submissions;
         queue.n_submissions += 1;
-        if self.options.fault.is_some_and(|fault| fault.submission == submission) {
-            self.wait(queue.value)?;
+        if self.fault.is_some_and(|fault| fault.submission == submission) {
             return Err(Stop::Lost);
         }
         let values = [queue.value + 1];
@@ -512,7 +509,7 @@ fn open_on(entry: ash::Entry, instance: &ash::Instance, select: &Select, options
         queue: Mutex::new(Queue { handle, value: 0, n_submissions: 0, app_lock: None }),
         timeline,
         lost: Mutex::new(None),
-        options: *options,
+        fault: options.fault,
         owned: true,
         messenger,
         _entry: entry,
@@ -528,7 +525,7 @@ fn compute_family(instance: &ash::Instance, physical: vk::PhysicalDevice, info: 
         .iter()
         .filter(computes)
         .min_by_key(|family| family.queue_flags.contains(vk::QueueFlags::GRAPHICS))
-        .ok_or(Error::Missing { what: "compute queue" })?;
+        .ok_or(Error::Requirement { what: "compute queues", need: "1".to_owned(), fact: "0".to_owned() })?;
     if family.timestamp_valid_bits == 0 {
         info.limits.timestamp_period_ns = 0.0;
     }

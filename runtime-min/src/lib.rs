@@ -40,6 +40,7 @@
 #![allow(unsafe_code, reason = "Vulkan is called here and nowhere else; each block says why it is sound")]
 
 mod cache;
+mod element;
 mod error;
 mod gpu;
 mod info;
@@ -55,6 +56,7 @@ mod validation;
 mod weights;
 
 pub use cache::CacheDir;
+pub use element::{Element, bytes_of, bytes_of_mut};
 pub use error::{Error, WeightsError};
 pub use gpu::{BorrowedDevice, Fault, Gpu, Options, Select};
 pub use info::{CooperativeShape, Features, GpuInfo, GpuKind, Heap, Limits};

@@ -1,6 +1,6 @@
 //! Arithmetic of [`Size`]: exact, in 128 bits, with every way to fail named.
 
-use super::{Entry, Port, Size, Symbol};
+use super::{Entry, Port, PortKind, Size, Symbol};
 
 /// Why a size has no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +75,11 @@ impl Port {
             let extent = u64::try_from(value).map_err(|_| SizeError::Range { value, max })?;
             product.checked_mul(extent).ok_or(SizeError::Overflow)
         })
+    }
+
+    /// True when it is a tensor, false for an integer.
+    pub fn has_buffer(&self) -> bool {
+        matches!(self.kind, PortKind::Io(_))
     }
 
     /// Bytes of one element on the device.

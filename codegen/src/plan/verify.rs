@@ -262,10 +262,13 @@ fn check_ports(entry: &Entry, faults: &mut Faults) {
     faults.distinct(entry.inputs.iter().map(|p| p.name.as_str()));
     faults.distinct(entry.outputs.iter().map(|p| p.name.as_str()));
     let mut slots = BTreeSet::new();
+    let n_slots = entry.io_ports().count() as u64;
     for port in entry.inputs.iter().chain(&entry.outputs) {
         match port.kind {
             PortKind::Io(slot) if !slots.insert(slot) => faults.add(Fault::DuplicateName(format!("io{slot}"))),
-            PortKind::Io(_) => {}
+            PortKind::Io(slot) => {
+                faults.index("slot of a table with as many slots as ports,", u64::from(slot), n_slots);
+            }
             PortKind::Symbol(symbol) => {
                 faults.index("symbol", u64::from(symbol), entry.symbols.len() as u64);
                 continue;

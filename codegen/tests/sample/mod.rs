@@ -1,8 +1,8 @@
 //! Plans made by hand and at random, for the tests of this folder.
 
 use jvc_codegen::plan::{
-    ArenaBuffer, Base, ByteRange, Cost, Dispatch, Elem, Entry, Groups, KernelFile, Plan, PlanKernel, Port, PortKind,
-    Region, Requirements, Size, Step, WeightTensor, Weights,
+    ArenaBuffer, Base, ByteRange, Cost, Dispatch, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Region,
+    Requirements, Size, Step, WeightTensor, Weights,
 };
 
 /// A small deterministic generator (xorshift64*), so that a seed is a plan.
@@ -40,14 +40,6 @@ pub(crate) fn range(region: Region, offset: u64, bytes: u64) -> ByteRange {
     ByteRange { region, offset, bytes }
 }
 
-/// Finds the kernels of a plan, as if they were files.
-pub(crate) fn files(plan: &Plan) -> impl Fn(&str) -> Option<KernelFile> {
-    |name| {
-        let kernel = plan.kernels.iter().find(|k| k.name == name)?;
-        Some(KernelFile { words: kernel.words.clone(), disassembly: kernel.disassembly.clone() })
-    }
-}
-
 /// A random program of `n_values` elementwise dispatches over an input, a weight and earlier values, with lifetimes, a first-fit
 /// arena and a barrier only where two steps touch a byte that one of them writes.
 pub(crate) fn random_plan(seed: u64, n_values: usize) -> Plan {
@@ -77,7 +69,7 @@ pub(crate) fn random_plan(seed: u64, n_values: usize) -> Plan {
     assemble(dispatches, &placed, &sources)
 }
 
-fn dispatch(label: &str, reads: Vec<ByteRange>, write: ByteRange) -> Dispatch {
+pub(crate) fn dispatch(label: &str, reads: Vec<ByteRange>, write: ByteRange) -> Dispatch {
     let (bases, offsets) = reads.iter().chain([&write]).map(operand).unzip();
     let cost = Cost { flops: 1.5, bytes: 64.0 };
     let origin = vec![format!("aten.add({label}) at \"model.py\":7")];

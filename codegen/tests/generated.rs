@@ -1,0 +1,144 @@
+//! Generated crates as cargo, clippy and rustfmt see them.
+
+mod rich;
+mod sample;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use jvc_codegen::plan::{Plan, Step};
+use jvc_codegen::{Options, RuntimeSource, generate};
+use rich::rich_plan;
+use sample::random_plan;
+
+/// Writes the crate to a scratch folder.
+fn written(plan: &Plan, options: &Options) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let path = dir.path().join("generated");
+    generate(plan, options).expect("the plan is right").write(&path).expect("the folder is writable");
+    (dir, path)
+}
+
+/// Runs cargo in a generated crate; dependencies are built once for all of these tests.
+fn cargo(dir: &Path, arguments: &[&str]) {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock");
+    std::fs::copy(lock, dir.join("Cargo.lock")).expect("the workspace has a lock file");
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(dir)
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_NET_OFFLINE", "true")
+        .env_remove("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER")
+        .output()
+        .expect("cargo starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "cargo {arguments:?}:\n{text}");
+}
+
+#[test]
+fn crates_pass_clippy_and_rustfmt_without_a_warning() {
+    let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
+    let options = Options { runtime: RuntimeSource::Path(runtime) };
+    let nothing = Plan { name: "nothing".into(), device: "lavapipe".into(), ..Plan::default() };
+    for plan in [rich_plan(), random_plan(5, 40), nothing] {
+        let (_keep, dir) = written(&plan, &options);
+        cargo(&dir, &["clippy", "--all-targets", "--", "-D", "warnings", "-D", "missing_docs"]);
+        cargo(&dir, &["fmt", "--check"]);
+    }
+}
+
+#[test]
+fn a_crate_with_its_own_runtime_builds_and_its_example_compiles() {
+    let (_keep, dir) = written(&rich_plan(), &Options::default());
+    cargo(&dir, &["test", "--doc", "--", "--quiet"]);
+}
+
+#[test]
+fn the_same_plan_gives_the_same_bytes() {
+    let options = Options::default();
+    assert_eq!(generate(&rich_plan(), &options), generate(&rich_plan(), &options));
+}
+
+#[test]
+fn every_dispatch_is_recorded_in_order() {
+    let plan = rich_plan();
+    let artifact = generate(&plan, &Options::default()).expect("the plan is right");
+    let steps = artifact.text("src/encode/steps.rs").expect("there is a recording");
+    assert_eq!(steps.matches("r.dispatch(").count(), 4, "two straight ones and one layer:\n{steps}");
+    let Step::Dispatch(_) = &plan.entries[0].steps[0] else { panic!("starts with a dispatch") };
+    for layer in 0..12 {
+        assert!(steps.contains(&format!("\"layers.{layer}.relu\"")));
+    }
+}
+
+/// Decodes and encodes by arithmetic on values, where the generated code works on bits.
+const WORD_TESTS: &str = r#"
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(half: u16) -> f64 {
+        let (exponent, fraction) = (i32::from(half >> 10 & 31), f64::from(half & 1023));
+        let magnitude = match exponent {
+            31 if fraction == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            0 => fraction * 2f64.powi(-24),
+            _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+        };
+        if half >> 15 == 1 { -magnitude } else { magnitude }
+    }
+
+    #[test]
+    fn every_half_goes_to_its_value_and_back() {
+        for half in 0..=u16::MAX {
+            let mut words = Vec::new();
+            from_f16(&[half], &mut words);
+            let single = f64::from(f32::from_bits(words[0]));
+            assert!(single == value(half) || single.is_nan() && value(half).is_nan(), "{half:04x}");
+            let mut back = Vec::new();
+            to_f16(&words, &mut back);
+            assert!(back[0] == half || value(half).is_nan() && value(back[0]).is_nan(), "{half:04x}");
+        }
+    }
+
+    #[test]
+    fn halves_are_the_nearest_with_ties_to_even() {
+        for half in 0..0x7c00u16 {
+            let next = if half == 0x7bff { 65536.0 } else { value(half + 1) };
+            let middle = ((value(half) + next) / 2.0) as f32;
+            let even = half + (half & 1);
+            let mut found = Vec::new();
+            to_f16(&[middle.to_bits() - 1, middle.to_bits(), middle.to_bits() + 1].map(|b| b | 1 << 31), &mut found);
+            assert_eq!(found, [half, even, half + 1].map(|h| h | 1 << 15), "{half:04x}");
+        }
+    }
+
+    #[test]
+    fn brains_round_and_integers_keep_their_sign() {
+        let mut brains = Vec::new();
+        to_bf16(&[0x3f80_7fff, 0x3f80_8000, 0x3f81_8000, 0x7f7f_ffff, 0x7f80_0001, 0xff80_0000], &mut brains);
+        assert_eq!(brains, [0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7fc0, 0xff80]);
+        let (mut words, mut back) = (Vec::new(), Vec::new());
+        from_i8(&[-3, 127], &mut words);
+        assert_eq!(words, [-3i32 as u32, 127]);
+        to_i8(&words, &mut back);
+        assert_eq!(back, [-3, 127]);
+        from_i64("x", &[-5, i64::from(i32::MAX)], &mut words).expect("both fit");
+        let mut wide = Vec::new();
+        to_i64(&words, &mut wide);
+        assert_eq!(wide, [-5, i64::from(i32::MAX)]);
+        from_i64("x", &[1 << 31], &mut words).expect_err("it does not fit");
+    }
+}
+"#;
+
+#[test]
+fn conversions_to_words_and_back_are_exact() {
+    let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
+    let (_keep, dir) = written(&rich_plan(), &Options { runtime: RuntimeSource::Path(runtime) });
+    let path = dir.join("src/words.rs");
+    let text = std::fs::read_to_string(&path).expect("ports in words have conversions") + WORD_TESTS;
+    std::fs::write(&path, text).expect("the folder is writable");
+    cargo(&dir, &["test", "--lib"]);
+}
