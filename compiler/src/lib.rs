@@ -6,5 +6,6 @@ pub mod import;
 pub mod ir;
 pub mod memory;
 pub mod options;
+pub mod pass_rule;
 pub mod report;
 pub mod schedule;
