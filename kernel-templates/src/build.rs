@@ -3,7 +3,7 @@
 use crate::check::BuildError;
 use crate::limits::{Limits, Reject};
 use crate::spec::{InterfaceForm, Kernel, KernelSpec};
-use crate::templates::map;
+use crate::templates::{map, matmul, row, scan, scatter};
 
 /// Builds the kernel of a spec.
 ///
@@ -12,12 +12,12 @@ use crate::templates::map;
 pub fn build(spec: &KernelSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
     match spec {
         KernelSpec::Map(s) => map::build(s, form),
-        KernelSpec::Row(_) => Err(BuildError::Unsupported { what: "the row template" }),
-        KernelSpec::Matmul(_) => Err(BuildError::Unsupported { what: "the matmul template" }),
+        KernelSpec::Row(s) => row::build(s, form),
+        KernelSpec::Matmul(s) => matmul::build(s, form),
         KernelSpec::Attention(_) => Err(BuildError::Unsupported { what: "the attention template" }),
         KernelSpec::Recurrent(_) => Err(BuildError::Unsupported { what: "the recurrent template" }),
-        KernelSpec::Scan(_) => Err(BuildError::Unsupported { what: "the scan template" }),
-        KernelSpec::Scatter(_) => Err(BuildError::Unsupported { what: "the scatter template" }),
+        KernelSpec::Scan(s) => scan::build(s, form),
+        KernelSpec::Scatter(s) => scatter::build(s, form),
         KernelSpec::Fft(_) => Err(BuildError::Unsupported { what: "the fft template" }),
     }
 }
@@ -29,13 +29,13 @@ pub fn build(spec: &KernelSpec, form: InterfaceForm) -> Result<Kernel, BuildErro
 pub fn constraints(spec: &KernelSpec, limits: &Limits) -> Result<(), Reject> {
     match spec {
         KernelSpec::Map(s) => map::constraints(s, limits),
-        KernelSpec::Row(_)
-        | KernelSpec::Matmul(_)
-        | KernelSpec::Attention(_)
-        | KernelSpec::Recurrent(_)
-        | KernelSpec::Scan(_)
-        | KernelSpec::Scatter(_)
-        | KernelSpec::Fft(_) => Err(Reject::Shape { reason: "no template serves this kind".to_owned() }),
+        KernelSpec::Row(s) => row::constraints(s, limits),
+        KernelSpec::Matmul(s) => matmul::constraints(s, limits),
+        KernelSpec::Scan(s) => scan::constraints(s, limits),
+        KernelSpec::Scatter(s) => scatter::constraints(s, limits),
+        KernelSpec::Attention(_) | KernelSpec::Recurrent(_) | KernelSpec::Fft(_) => {
+            Err(Reject::Shape { reason: "no template serves this kind".to_owned() })
+        }
     }
 }
 

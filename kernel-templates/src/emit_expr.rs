@@ -23,7 +23,7 @@ fn arg_bit(i: u16) -> Deps {
 }
 
 /// One scope: what it binds and what was computed in it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Frame {
     /// Values from here do not reach code after the frame (a loop body, a branch).
     is_block: bool,
@@ -32,6 +32,9 @@ struct Frame {
     memo: BTreeMap<ExprId, Id>,
     quotients: BTreeMap<(ExprId, u32), Id>,
 }
+
+/// A scope that is entered several times.
+pub(crate) struct Kept(Frame);
 
 /// A kernel under construction: assembler, operands, and the scopes of its expressions.
 pub(crate) struct Emit<'s> {
@@ -81,6 +84,11 @@ impl<'s> Emit<'s> {
         self.bind(k as u32, value);
     }
 
+    /// The value of a bound axis.
+    pub(crate) fn axis(&self, k: usize) -> Id {
+        self.bound_value(k as u32)
+    }
+
     /// Gives `Arg(i)` a value in the current scope.
     pub(crate) fn bind_arg(&mut self, i: usize, value: Id) {
         self.bind(64 + i as u32, value);
@@ -89,6 +97,22 @@ impl<'s> Emit<'s> {
     /// Runs `body` in a scope of its own without control flow: for rebinding axes of unrolled code.
     pub(crate) fn scope<T>(&mut self, body: impl FnOnce(&mut Emit<'s>) -> T) -> T {
         self.frames.push(Frame::default());
+        let result = body(self);
+        self.frames.pop();
+        result
+    }
+
+    /// Runs `body` in a scope like `base` (or an empty one) and keeps what was bound and computed in it, for [`Emit::within`].
+    /// A register tile keeps one for each row and column, so that their index arithmetic is done before the loop.
+    pub(crate) fn keep_scope(&mut self, base: Option<&Kept>, body: impl FnOnce(&mut Emit<'s>)) -> Kept {
+        self.frames.push(base.map(|k| k.0.clone()).unwrap_or_default());
+        body(self);
+        Kept(self.frames.pop().expect("the scope was pushed here"))
+    }
+
+    /// Runs `body` in a copy of a kept scope. Only where the code that filled it dominates.
+    pub(crate) fn within<T>(&mut self, kept: &Kept, body: impl FnOnce(&mut Emit<'s>) -> T) -> T {
+        self.frames.push(kept.0.clone());
         let result = body(self);
         self.frames.pop();
         result

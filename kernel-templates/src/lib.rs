@@ -1,7 +1,9 @@
 //! Kernel templates: a [`spec::KernelSpec`] in, SPIR-V out. Leaf crate: it knows no graph, no model, no device profile.
 
 pub mod dtype;
+pub mod eval;
 pub mod expr;
+pub mod host;
 pub mod limits;
 pub mod spec;
 pub mod templates;
@@ -9,12 +11,16 @@ pub mod templates;
 mod asm;
 mod build;
 mod check;
+mod contiguity;
 mod emit_expr;
 mod interval;
 mod math;
+mod reference;
+mod special;
 
 #[cfg(feature = "validate")]
 pub use build::validate;
 pub use build::{build, constraints, disassemble};
 pub use check::BuildError;
 pub use limits::{Limits, Reject};
+pub use reference::reference;

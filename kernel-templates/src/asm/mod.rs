@@ -14,7 +14,7 @@ mod ops;
 mod types;
 
 pub(crate) use flow::{If, Loop};
-pub(crate) use memory::Buffers;
+pub(crate) use memory::{Buffers, Shared};
 pub(crate) use ops::Glsl;
 pub(crate) use types::St;
 

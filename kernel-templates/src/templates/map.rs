@@ -12,7 +12,9 @@
 
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::emit_expr::Emit;
+use crate::host::{Memory, for_each_point};
 use crate::limits::{Limits, Reject};
+use crate::reference::StoreTape;
 use crate::spec::{Extent, Grid, GridFactor, InterfaceForm, Kernel, MapSpec};
 use crate::templates::kernel;
 
@@ -105,4 +107,12 @@ fn emit_elements(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id) {
             vec![]
         });
     }
+}
+
+/// The plainest form.
+pub(crate) fn reference(spec: &MapSpec, memory: &mut Memory) {
+    let domain = memory.extents(&spec.domain);
+    let stores = StoreTape::new(&spec.exprs, &spec.stores);
+    let mut runner = stores.runner();
+    for_each_point(&domain, &mut vec![], &mut |axes| stores.run(&mut runner, memory, axes, &[]));
 }

@@ -1,6 +1,12 @@
 //! One file per template: the loop nest, what it demands of a device, how it is emitted, and the plainest reference.
 
 pub mod map;
+pub mod matmul;
+pub mod row;
+pub mod scan;
+pub mod scatter;
+
+mod combining;
 
 use crate::asm::Id;
 use crate::emit_expr::Emit;

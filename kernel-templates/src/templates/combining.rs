@@ -1,0 +1,137 @@
+//! Accumulators of reductions and scans: how a combination starts, takes a value, and meets another partial result.
+
+use crate::asm::{Asm, Id, Shared, St};
+use crate::dtype::Ty;
+use crate::emit_expr::{Emit, emit_binary};
+use crate::eval::Value;
+use crate::expr::Binary;
+use crate::reference::identity;
+use crate::spec::Combine;
+
+/// One combination over values of one type. Its state is one value, or a value and its position.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Accumulator {
+    combine: Combine,
+    ty: Ty,
+}
+
+impl Accumulator {
+    /// `combine` over values of type `ty`.
+    pub(super) fn new(combine: Combine, ty: Ty) -> Accumulator {
+        Accumulator { combine, ty }
+    }
+
+    fn has_position(self) -> bool {
+        matches!(self.combine, Combine::ArgMax | Combine::ArgMin)
+    }
+
+    /// Values of the state.
+    pub(super) fn width(self) -> usize {
+        1 + usize::from(self.has_position())
+    }
+
+    /// State before the first value; `position` is where the invocation starts, which wins while nothing beats the identity.
+    pub(super) fn start(self, asm: &mut Asm, position: Id) -> Vec<Id> {
+        let value = match identity(self.combine, self.ty) {
+            Value::Bool(v) => asm.bool(v),
+            Value::I32(v) => asm.u32(v as u32),
+            Value::I64(v) => asm.int(St::U64, v),
+            Value::F32(v) => asm.f32(v),
+            Value::F64(v) => asm.float(St::F64, v),
+        };
+        if self.has_position() { vec![value, position] } else { vec![value] }
+    }
+
+    /// State after one more value.
+    pub(super) fn step(self, asm: &mut Asm, state: &[Id], value: Id, position: Id) -> Vec<Id> {
+        if !self.has_position() {
+            return vec![self.combine_values(asm, state[0], value)];
+        }
+        let better = self.beats(asm, value, state[0]);
+        vec![asm.select(better, value, state[0]), asm.select(better, position, state[1])]
+    }
+
+    fn combine_values(self, asm: &mut Asm, a: Id, b: Id) -> Id {
+        let op = match self.combine {
+            Combine::Sum => Binary::Add,
+            Combine::Prod => Binary::Mul,
+            Combine::Max | Combine::ArgMax => Binary::Max,
+            Combine::Min | Combine::ArgMin => Binary::Min,
+            Combine::Any => Binary::Or,
+            Combine::All => Binary::And,
+        };
+        emit_binary(asm, op, a, b)
+    }
+
+    fn beyond(self, asm: &mut Asm, new: Id, best: Id) -> Id {
+        match self.combine {
+            Combine::ArgMax => emit_binary(asm, Binary::Lt, best, new),
+            _ => emit_binary(asm, Binary::Lt, new, best),
+        }
+    }
+
+    /// Whether `new` takes the place of `best`: it is beyond it, or the first NaN.
+    fn beats(self, asm: &mut Asm, new: Id, best: Id) -> Id {
+        let beyond = self.beyond(asm, new, best);
+        if !self.ty.is_float() {
+            return beyond;
+        }
+        let new_nan = asm.is_nan(new);
+        let best_nan = asm.is_nan(best);
+        let best_number = asm.lnot(best_nan);
+        let first_nan = asm.land(new_nan, best_number);
+        asm.lor(beyond, first_nan)
+    }
+
+    /// Two partial results as one; of equal values the earlier position stays.
+    pub(super) fn merge(self, asm: &mut Asm, a: &[Id], b: &[Id]) -> Vec<Id> {
+        if !self.has_position() {
+            return vec![self.combine_values(asm, a[0], b[0])];
+        }
+        let b_wins = self.beats(asm, b[0], a[0]);
+        let a_wins = self.beats(asm, a[0], b[0]);
+        let b_earlier = asm.slt(b[1], a[1]);
+        let a_loses = asm.lnot(a_wins);
+        let tie_to_b = asm.land(a_loses, b_earlier);
+        let take_b = asm.lor(b_wins, tie_to_b);
+        vec![asm.select(take_b, b[0], a[0]), asm.select(take_b, b[1], a[1])]
+    }
+
+    /// What a later stage sees: the position where there is one, else the value.
+    pub(super) fn result(self, state: &[Id]) -> Id {
+        *state.last().expect("a state has a value")
+    }
+
+    /// Types of the state in shared memory.
+    pub(super) fn memory_types(self) -> Vec<St> {
+        let value = if self.ty == Ty::Bool { St::U32 } else { self.ty.into() };
+        if self.has_position() { vec![value, St::U32] } else { vec![value] }
+    }
+
+    /// The arrays that hold the state, out of all arrays of a kernel.
+    pub(super) fn arrays(self, all: &[(St, Shared)]) -> Vec<Shared> {
+        let types = self.memory_types();
+        let find = |k: usize| {
+            let before = types[..k].iter().filter(|t| **t == types[k]).count();
+            all.iter().filter(|(t, _)| *t == types[k]).nth(before).expect("arrays are declared for every stage").1
+        };
+        (0..types.len()).map(find).collect()
+    }
+
+    /// Writes a state to shared memory.
+    pub(super) fn put(self, cx: &mut Emit<'_>, arrays: &[Shared], slot: Id, state: &[Id]) {
+        for (&array, &value) in arrays.iter().zip(state) {
+            let value = if cx.asm.st(value) == St::Bool { cx.asm.cast(St::U32, value) } else { value };
+            cx.asm.store_shared(array, slot, value);
+        }
+    }
+
+    /// Reads a state from shared memory.
+    pub(super) fn get(self, cx: &mut Emit<'_>, arrays: &[Shared], slot: Id) -> Vec<Id> {
+        let mut state: Vec<Id> = arrays.iter().map(|&a| cx.asm.load_shared(a, slot)).collect();
+        if self.ty == Ty::Bool {
+            state[0] = cx.asm.cast(St::Bool, state[0]);
+        }
+        state
+    }
+}

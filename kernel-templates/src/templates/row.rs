@@ -1,0 +1,395 @@
+//! Reductions, softmax, norms: rows of any inner shape, with stages that see the results of earlier ones.
+//!
+//! ```text
+//! parallel for row in outer:
+//!     for each stage i (independent neighbours share one pass):
+//!         s_i = combine over inner of value_i(row, inner, s_0 … s_{i−1})
+//!     row_stores(row, s…)
+//!     for inner: element_stores(row, inner, s…)
+//! ```
+//!
+//! Traffic: inputs once per pass. With `threads_per_row` 1 an invocation walks its row alone, without shared memory: right for CPU drivers
+//! and for many short rows. With more, lanes take every `threads_per_row`-th position and meet in a tree of fixed shape, so
+//! results do not depend on timing.
+
+use crate::asm::{Id, Shared, St};
+use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
+use crate::dtype::Ty;
+use crate::emit_expr::Emit;
+use crate::eval::{Tape, Value};
+use crate::expr::ExprId;
+use crate::host::{Memory, Point, for_each_point};
+use crate::limits::{Limits, Reject};
+use crate::reference::{StoreTape, beats, combine, identity};
+use crate::spec::{Combine, Extent, Grid, GridFactor, InterfaceForm, Kernel, RowSpec, Stage, Store};
+use crate::templates::combining::Accumulator;
+use crate::templates::kernel;
+use std::ops::Range;
+
+/// Whether a device can run it.
+///
+/// # Errors
+/// The first limit that it exceeds.
+pub fn constraints(spec: &RowSpec, limits: &Limits) -> Result<(), Reject> {
+    common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
+    index_space(&spec.outer)?;
+    index_space(&spec.inner)?;
+    let need = shared_bytes(spec);
+    if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
+}
+
+/// An upper bound: per stage one array of values and, for positions, one of i32.
+fn shared_bytes(spec: &RowSpec) -> u32 {
+    if spec.threads_per_row == 1 {
+        return 0;
+    }
+    let mut types: Vec<St> = vec![];
+    for stage in &spec.stages {
+        types.push(memory_type(spec.exprs.ty(stage.value)));
+        if is_position(stage.combine) {
+            types.push(St::U32);
+        }
+    }
+    types.sort_unstable();
+    // Two arrays of one type are needed only where a position goes with an i32 value.
+    types.iter().map(|t| t.size_bytes() * spec.wg).sum()
+}
+
+fn is_position(combine: Combine) -> bool {
+    matches!(combine, Combine::ArgMax | Combine::ArgMin)
+}
+
+/// Type of a value in shared memory: truth values are words there.
+fn memory_type(ty: Ty) -> St {
+    if ty == Ty::Bool { St::U32 } else { ty.into() }
+}
+
+/// Builds the kernel.
+///
+/// # Errors
+/// When the spec contradicts itself.
+pub fn build(spec: &RowSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+    check(spec)?;
+    let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, form, spec.wg);
+    cx.load_symbols(&extents);
+    let walk = if spec.threads_per_row == 1 { Walk::alone(&mut cx, spec) } else { Walk::shared(&mut cx, spec) };
+    for group in pass_groups(spec) {
+        walk.pass(&mut cx, spec, group);
+    }
+    walk.row_stores(&mut cx, &spec.row_stores);
+    walk.element_stores(&mut cx, spec);
+    let rows = GridFactor { extents: spec.outer.clone(), divisor: spec.wg / spec.threads_per_row };
+    Ok(kernel(cx, Grid::linear(vec![rows])))
+}
+
+fn check(spec: &RowSpec) -> Result<(), BuildError> {
+    let t = spec.threads_per_row;
+    if spec.wg == 0 || !t.is_power_of_two() || !spec.wg.is_multiple_of(t) {
+        return Err(shape(format!("row: threads_per_row={t} (a power of two that divides wg={})", spec.wg)));
+    }
+    let check = Check { interface: &spec.interface, exprs: &spec.exprs };
+    let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
+    check.interface(&extents)?;
+    let axes: Vec<u8> = (0..extents.len() as u8).collect();
+    let mut args: Vec<Ty> = vec![];
+    for stage in &spec.stages {
+        let ty = spec.exprs.ty(stage.value);
+        let is_truth = matches!(stage.combine, Combine::Any | Combine::All);
+        if is_truth != (ty == Ty::Bool) {
+            return Err(shape(format!("row: {:?} of {ty}", stage.combine)));
+        }
+        check.value(Scope { what: "a stage's value", axes: &axes, args: &args }, stage.value, ty)?;
+        args.push(if is_position(stage.combine) { Ty::I32 } else { ty });
+    }
+    let outer = &axes[..spec.outer.len()];
+    check.stores(Scope { what: "row", axes: outer, args: &args }, &spec.row_stores)?;
+    check.stores(Scope { what: "row", axes: &axes, args: &args }, &spec.element_stores)
+}
+
+/// Consecutive stages none of which uses another's result: they share a pass over the row.
+fn pass_groups(spec: &RowSpec) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = vec![];
+    for (i, stage) in spec.stages.iter().enumerate() {
+        let uses = |k: usize| {
+            let nodes = spec.exprs.reachable(&[stage.value]);
+            nodes.iter().any(|&n| matches!(spec.exprs.get(n), crate::expr::Expr::Arg(a, _) if usize::from(*a) == k))
+        };
+        match groups.last_mut() {
+            Some(group) if !group.clone().any(uses) => group.end = i + 1,
+            _ => groups.push(i..i + 1),
+        }
+    }
+    groups
+}
+
+/// How an invocation walks its row.
+enum Walk {
+    /// All of it.
+    Alone,
+    /// Every `threads`-th position, from `lane` on.
+    Shared {
+        /// Position among the row's invocations.
+        lane: Id,
+        /// Index of the row's first slot in shared arrays.
+        first_slot: Id,
+        /// Invocations a row.
+        threads: u32,
+        /// False beyond the last row (which then stands in, unstored).
+        valid: Id,
+        /// Positions of the row.
+        total: Id,
+        /// Arrays by type; the second of a type is for positions.
+        arrays: Vec<(St, Shared)>,
+    },
+}
+
+impl Walk {
+    fn alone(cx: &mut Emit<'_>, spec: &RowSpec) -> Walk {
+        let row = cx.global_index(spec.wg);
+        cx.return_beyond(row, &spec.outer);
+        bind_all(cx, 0, row, &spec.outer);
+        Walk::Alone
+    }
+
+    fn shared(cx: &mut Emit<'_>, spec: &RowSpec) -> Walk {
+        let threads = spec.threads_per_row;
+        let arrays = shared_arrays(cx, spec);
+        let group = cx.asm.workgroup_index();
+        let local = cx.asm.local_index();
+        let rows_per_group = cx.asm.u32(spec.wg / threads);
+        let first_row = cx.asm.imul(group, rows_per_group);
+        cx.return_beyond(first_row, &spec.outer);
+        let shift = cx.asm.u32(threads.trailing_zeros());
+        let mask = cx.asm.u32(threads - 1);
+        let row_in_group = cx.asm.shr(local, shift);
+        let lane = cx.asm.and(local, mask);
+        let first_slot = cx.asm.isub(local, lane);
+        let row = cx.asm.iadd(first_row, row_in_group);
+        let rows = cx.product(&spec.outer);
+        let valid = cx.asm.ult(row, rows);
+        let one = cx.asm.u32(1);
+        let last = cx.asm.isub(rows, one);
+        let row = cx.asm.select(valid, row, last);
+        bind_all(cx, 0, row, &spec.outer);
+        let total = cx.product(&spec.inner);
+        Walk::Shared { lane, first_slot, threads, valid, total, arrays }
+    }
+
+    /// Visits the positions of this invocation: `body(position, carried)` with the inner axes bound.
+    fn positions(
+        &self,
+        cx: &mut Emit<'_>,
+        spec: &RowSpec,
+        roots: &[ExprId],
+        initial: &[Id],
+        body: &mut dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id>,
+    ) -> Vec<Id> {
+        let first = spec.outer.len();
+        match self {
+            Walk::Alone => cx.loop_nest(&spec.inner, first, roots, initial, &mut |cx, carried| {
+                let position = linear_position(cx, spec);
+                body(cx, position, carried)
+            }),
+            Walk::Shared { lane, threads, total, .. } => {
+                cx.hoist(roots, spec.inner.iter().all(|e| matches!(e, Extent::Const(n) if *n > 0)));
+                let step = cx.asm.u32(*threads);
+                cx.loop_step((*lane, *total, step), initial, |cx, position, carried| {
+                    bind_all(cx, first, position, &spec.inner);
+                    body(cx, position, carried)
+                })
+            }
+        }
+    }
+
+    /// Runs the stages of a group in one pass, and binds their results.
+    fn pass(&self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
+        let stages = &spec.stages[group.clone()];
+        let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
+        let accumulators: Vec<Accumulator> =
+            stages.iter().map(|s| Accumulator::new(s.combine, spec.exprs.ty(s.value))).collect();
+        let start = match self {
+            Walk::Alone => cx.asm.u32(0),
+            Walk::Shared { lane, .. } => *lane,
+        };
+        let mut initial = vec![];
+        for acc in &accumulators {
+            initial.extend(acc.start(&mut cx.asm, start));
+        }
+        let partial = self.positions(cx, spec, &roots, &initial, &mut |cx, position, carried| {
+            step_all(cx, stages, &accumulators, position, carried)
+        });
+        let mut rest = partial.as_slice();
+        for (i, acc) in group.zip(&accumulators) {
+            let (state, after) = rest.split_at(acc.width());
+            rest = after;
+            let state = self.meet(cx, acc, state.to_vec());
+            cx.bind_arg(i, acc.result(&state));
+        }
+    }
+
+    /// Combines the partial results of a row's lanes by a tree.
+    fn meet(&self, cx: &mut Emit<'_>, acc: &Accumulator, state: Vec<Id>) -> Vec<Id> {
+        let Walk::Shared { lane, first_slot, threads, arrays, .. } = self else {
+            return state;
+        };
+        let slot = cx.asm.iadd(*first_slot, *lane);
+        let mine = acc.arrays(arrays);
+        acc.put(cx, &mine, slot, &state);
+        cx.asm.barrier();
+        let mut width = threads / 2;
+        while width > 0 {
+            let width_id = cx.asm.u32(width);
+            let active = cx.asm.ult(*lane, width_id);
+            cx.if_then(active, &[], |cx| {
+                let a = acc.get(cx, &mine, slot);
+                let other = cx.asm.iadd(slot, width_id);
+                let b = acc.get(cx, &mine, other);
+                let merged = acc.merge(&mut cx.asm, &a, &b);
+                acc.put(cx, &mine, slot, &merged);
+                vec![]
+            });
+            cx.asm.barrier();
+            width /= 2;
+        }
+        let result = acc.get(cx, &mine, *first_slot);
+        cx.asm.barrier();
+        result
+    }
+
+    fn row_stores(&self, cx: &mut Emit<'_>, stores: &[Store]) {
+        match self {
+            _ if stores.is_empty() => {}
+            Walk::Alone => cx.stores(stores),
+            Walk::Shared { lane, valid, .. } => {
+                let zero = cx.asm.u32(0);
+                let first = cx.asm.ieq(*lane, zero);
+                let writes = cx.asm.land(first, *valid);
+                cx.if_then(writes, &[], |cx| {
+                    cx.stores(stores);
+                    vec![]
+                });
+            }
+        }
+    }
+
+    fn element_stores(&self, cx: &mut Emit<'_>, spec: &RowSpec) {
+        if spec.element_stores.is_empty() {
+            return;
+        }
+        let mut roots: Vec<ExprId> = vec![];
+        for s in &spec.element_stores {
+            roots.extend([s.index, s.value]);
+            roots.extend(s.guard);
+        }
+        let all = |cx: &mut Emit<'_>| {
+            self.positions(cx, spec, &roots, &[], &mut |cx, _, _| {
+                cx.stores(&spec.element_stores);
+                vec![]
+            })
+        };
+        match self {
+            Walk::Alone => all(cx),
+            Walk::Shared { valid, .. } => cx.if_then(*valid, &[], |cx| all(cx)),
+        };
+    }
+}
+
+fn step_all(
+    cx: &mut Emit<'_>,
+    stages: &[Stage],
+    accumulators: &[Accumulator],
+    position: Id,
+    carried: &[Id],
+) -> Vec<Id> {
+    let mut next = vec![];
+    let mut rest = carried;
+    for (stage, acc) in stages.iter().zip(accumulators) {
+        let (state, after) = rest.split_at(acc.width());
+        rest = after;
+        let value = cx.eval(stage.value);
+        next.extend(acc.step(&mut cx.asm, state, value, position));
+    }
+    next
+}
+
+/// Binds axes from `first` on to the coordinates of a linear index.
+fn bind_all(cx: &mut Emit<'_>, first: usize, linear: Id, extents: &[Extent]) {
+    for (k, c) in cx.coordinates(linear, extents).into_iter().enumerate() {
+        cx.bind_axis(first + k, c);
+    }
+}
+
+/// Linear position of the bound inner axes.
+fn linear_position(cx: &mut Emit<'_>, spec: &RowSpec) -> Id {
+    let zero = cx.asm.u32(0);
+    let first = spec.outer.len();
+    spec.inner.iter().enumerate().fold(zero, |acc, (k, &extent)| {
+        let n = cx.extent(extent);
+        let scaled = cx.asm.imul(acc, n);
+        let axis = cx.axis(first + k);
+        cx.asm.iadd(scaled, axis)
+    })
+}
+
+/// One array per type, and a second one of words for positions beside i32 values.
+fn shared_arrays(cx: &mut Emit<'_>, spec: &RowSpec) -> Vec<(St, Shared)> {
+    let mut arrays: Vec<(St, Shared)> = vec![];
+    for stage in &spec.stages {
+        let acc = Accumulator::new(stage.combine, spec.exprs.ty(stage.value));
+        for (k, st) in acc.memory_types().into_iter().enumerate() {
+            let wanted = acc.memory_types()[..=k].iter().filter(|t| **t == st).count();
+            if arrays.iter().filter(|(t, _)| *t == st).count() < wanted {
+                arrays.push((st, cx.asm.shared_array(st, spec.wg)));
+            }
+        }
+    }
+    arrays
+}
+
+/// The plainest form. Float sums and products are kept in f64.
+pub(crate) fn reference(spec: &RowSpec, memory: &mut Memory) {
+    let (outer, inner) = (memory.extents(&spec.outer), memory.extents(&spec.inner));
+    let tapes: Vec<Tape> = spec.stages.iter().map(|s| Tape::new(&spec.exprs, &[s.value])).collect();
+    let row_stores = StoreTape::new(&spec.exprs, &spec.row_stores);
+    let element_stores = StoreTape::new(&spec.exprs, &spec.element_stores);
+    let (mut row_runner, mut element_runner) = (row_stores.runner(), element_stores.runner());
+    for_each_point(&outer, &mut vec![], &mut |axes| {
+        let mut args: Vec<Value> = vec![];
+        for (stage, tape) in spec.stages.iter().zip(&tapes) {
+            let result = reduce(spec, *stage, tape, memory, axes, &inner, &args);
+            args.push(result);
+        }
+        row_stores.run(&mut row_runner, memory, axes, &args);
+        for_each_point(&inner, axes, &mut |axes| element_stores.run(&mut element_runner, memory, axes, &args));
+    });
+}
+
+fn reduce(
+    spec: &RowSpec,
+    stage: Stage,
+    tape: &Tape,
+    memory: &Memory,
+    axes: &mut Vec<i32>,
+    inner: &[u32],
+    args: &[Value],
+) -> Value {
+    let ty = spec.exprs.ty(stage.value);
+    let wide = if ty == Ty::F32 { Ty::F64 } else { ty };
+    let mut acc = identity(stage.combine, wide);
+    let (mut position, mut best) = (0, 0);
+    let mut runner = tape.runner();
+    for_each_point(inner, axes, &mut |axes| {
+        runner.run(&Point { memory, axes, args });
+        let value = runner.get(0).cast(wide);
+        if is_position(stage.combine) {
+            if beats(stage.combine, value, acc) {
+                (acc, best) = (value, position);
+            }
+        } else {
+            acc = combine(stage.combine, acc, value);
+        }
+        position += 1;
+    });
+    if is_position(stage.combine) { Value::I32(best) } else { acc.cast(ty) }
+}
