@@ -2,10 +2,13 @@
 
 pub mod aten;
 pub mod device;
+pub mod exec;
 pub mod import;
 pub mod ir;
 pub mod memory;
 pub mod options;
 pub mod pass_rule;
+pub mod pipeline;
+pub mod plan;
 pub mod report;
 pub mod schedule;

@@ -557,4 +557,32 @@ impl KernelSpec {
         let in_extents = self.extents().iter().any(|e| matches!(e, Extent::Sym(_)));
         in_extents || self.exprs().iter().any(|(_, e)| matches!(e, Expr::Sym(_)))
     }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup(&self) -> u32 {
+        match self {
+            KernelSpec::Map(s) => s.wg,
+            KernelSpec::Row(s) => s.wg,
+            KernelSpec::Matmul(s) => s.wg,
+            KernelSpec::Attention(s) => s.wg,
+            KernelSpec::Recurrent(s) => s.wg,
+            KernelSpec::Scan(s) => s.wg,
+            KernelSpec::Scatter(s) => s.wg,
+            KernelSpec::Fft(s) => s.wg,
+        }
+    }
+
+    /// The word for its template.
+    pub fn template(&self) -> &'static str {
+        match self {
+            KernelSpec::Map(_) => "map",
+            KernelSpec::Row(_) => "row",
+            KernelSpec::Matmul(_) => "matmul",
+            KernelSpec::Attention(_) => "attention",
+            KernelSpec::Recurrent(_) => "recurrent",
+            KernelSpec::Scan(_) => "scan",
+            KernelSpec::Scatter(_) => "scatter",
+            KernelSpec::Fft(_) => "fft",
+        }
+    }
 }

@@ -19,14 +19,19 @@ pub enum Error {
     },
     /// The validation layer was asked for and is not installed.
     NoValidationLayer,
-    /// The device lacks something the program needs.
+    /// The device offers less of something than the program needs.
     Requirement {
-        /// Limit or feature.
+        /// Limit.
         what: &'static str,
         /// What the program needs.
         need: String,
         /// What the device offers.
         fact: String,
+    },
+    /// The device lacks a feature that the program needs.
+    Missing {
+        /// Feature.
+        what: &'static str,
     },
     /// Tables of a program contradict each other.
     Description(String),
@@ -121,6 +126,7 @@ impl fmt::Display for Error {
             Error::Requirement { what, need, fact } => {
                 write!(f, "this GPU offers {what} {fact}, the program needs {need}")
             }
+            Error::Missing { what } => write!(f, "this GPU has no {what}, which the program needs"),
             Error::Description(reason) => write!(f, "program tables are inconsistent: {reason}"),
             Error::Argument { what, need, got } => write!(f, "{what}: got {got}, the entry point takes {need}"),
             Error::Weights(error) => write!(f, "weights: {error}"),

@@ -31,11 +31,13 @@ pub struct Options {
     pub robust: bool,
     /// Starts the validation layer.
     pub validation: Option<Validation>,
+    /// Uploads weights through staging buffers also where the host could write device memory.
+    pub staged_weights: bool,
     /// Pretends that the device gets lost.
     pub fault: Option<Fault>,
 }
 
-/// A simulated loss of the device.
+/// A simulated loss of the device, when everything before has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// The queue submission, counted from 0 and from opening on, that loses the device instead of running.
@@ -78,7 +80,7 @@ pub(crate) struct Device {
     queue: Mutex<Queue>,
     timeline: vk::Semaphore,
     lost: Mutex<Option<Error>>,
-    fault: Option<Fault>,
+    pub(crate) options: Options,
     owned: bool,
     messenger: Option<Messenger>,
     /// Keeps the loader's library open.
@@ -172,7 +174,7 @@ impl Gpu {
             queue: Mutex::new(Queue { handle, value: 0, n_submissions: 0, app_lock: device.queue_lock }),
             timeline,
             lost: Mutex::new(None),
-            fault: None,
+            options: Options::default(),
             owned: false,
             messenger: None,
             _entry: entry,
@@ -224,7 +226,8 @@ impl Device {
         let mut queue = lock(&self.queue);
         let submission = queue.n_submissions;
         queue.n_submissions += 1;
-        if self.fault.is_some_and(|fault| fault.submission == submission) {
+        if self.options.fault.is_some_and(|fault| fault.submission == submission) {
+            self.wait(queue.value)?;
             return Err(Stop::Lost);
         }
         let values = [queue.value + 1];
@@ -509,7 +512,7 @@ fn open_on(entry: ash::Entry, instance: &ash::Instance, select: &Select, options
         queue: Mutex::new(Queue { handle, value: 0, n_submissions: 0, app_lock: None }),
         timeline,
         lost: Mutex::new(None),
-        fault: options.fault,
+        options: *options,
         owned: true,
         messenger,
         _entry: entry,
@@ -525,7 +528,7 @@ fn compute_family(instance: &ash::Instance, physical: vk::PhysicalDevice, info: 
         .iter()
         .filter(computes)
         .min_by_key(|family| family.queue_flags.contains(vk::QueueFlags::GRAPHICS))
-        .ok_or(Error::Requirement { what: "compute queues", need: "1".to_owned(), fact: "0".to_owned() })?;
+        .ok_or(Error::Missing { what: "compute queue" })?;
     if family.timestamp_valid_bits == 0 {
         info.limits.timestamp_period_ns = 0.0;
     }

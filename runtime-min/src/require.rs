@@ -65,7 +65,7 @@ impl Requirements<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Requirement`] names the limit, the need and the fact.
+    /// [`Error::Missing`] names a feature, [`Error::Requirement`] a limit with the need and the fact.
     pub fn check(&self, gpu: &GpuInfo) -> Result<(), Error> {
         self.check_features(gpu)?;
         self.check_limits(gpu)?;
@@ -87,7 +87,7 @@ impl Requirements<'_> {
             ("timeline semaphores", true, have.timeline),
         ];
         match wanted.iter().find(|(_, need, fact)| *need && !fact) {
-            Some((what, ..)) => Err(lack(what, "it", "no")),
+            Some((what, ..)) => Err(Error::Missing { what }),
             None => Ok(()),
         }
     }

@@ -294,6 +294,13 @@ impl Session {
         self.state.as_ref().map(|state| &state.buffer)
     }
 
+    /// Steps that the latest run of a slot has finished, if the session traces steps.
+    pub fn traced_step(&self, slot: usize) -> Option<u32> {
+        let mut word = [0; 4];
+        self.slots.get(slot)?.trace.as_ref()?.read(0, &mut word).ok()?;
+        Some(u32::from_le_bytes(word))
+    }
+
     /// Fills all arenas with 0xFF bytes, which are NaNs: a result that changes has read memory that no step of its run wrote.
     ///
     /// # Errors
@@ -500,15 +507,16 @@ impl Session {
         self.model.device.explain(stop, || {
             let slot = &self.slots[index];
             let labels = &slot.recording.labels;
-            let mut word = [0; 4];
-            let traced = slot.trace.as_ref().is_some_and(|trace| trace.read(0, &mut word).is_ok());
-            let n_parts = slot.recording.parts.len();
-            let reached = self.model.device.reached();
+            if let Some(step) = self.traced_step(index) {
+                return self.entry.steps(labels, step as usize, step as usize);
+            }
+            let parts = &slot.recording.parts;
+            let first_value = slot.pending.as_ref().map_or(u64::MAX, |pending| pending.first);
             let part =
-                slot.pending.as_ref().map_or(0, |p| (reached + 1).saturating_sub(p.first) as usize).min(n_parts - 1);
-            let first = if traced { u32::from_le_bytes(word) } else { slot.recording.parts[part].first_step } as usize;
-            let next = slot.recording.parts.get(part + 1).map_or(labels.len(), |part| part.first_step as usize);
-            let last = if traced { first } else { next.saturating_sub(1).max(first) };
+                (self.model.device.reached() + 1).saturating_sub(first_value).min(parts.len() as u64 - 1) as usize;
+            let first = parts[part].first_step as usize;
+            let next = parts.get(part + 1).map_or(labels.len(), |part| part.first_step as usize);
+            let last = next.saturating_sub(1).max(first);
             self.entry.steps(labels, first, last)
         })
     }

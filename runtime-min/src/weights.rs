@@ -140,7 +140,7 @@ enum Payload<'a> {
 
 fn upload(device: &Arc<Device>, desc: &WeightsDesc<'_>, payload: Payload<'_>) -> Result<Vec<Buffer>, Error> {
     let layout = Layout::new(desc.chunk_bytes);
-    let mapped = match fits_mapped(device, layout.bytes) {
+    let mapped = match !device.options.staged_weights && fits_mapped(device, layout.bytes) {
         true => allocate(device, desc, MemoryKind::DeviceMapped).ok(),
         false => None,
     };

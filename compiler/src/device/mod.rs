@@ -1,6 +1,74 @@
 //! What a GPU can do: plain numbers from data files. No device name appears in code, only fields of [`DeviceProfile`].
+//!
+//! A device is one file in `compiler/devices/` and one line in [`FILES`]. Other names for it stand in its file.
+
+mod probe;
+
+pub use probe::{of_gpu, print_profile};
 
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The bundled profiles, sorted.
+const FILES: [&str; 7] = [
+    include_str!("../../devices/generic.toml"),
+    include_str!("../../devices/h200.toml"),
+    include_str!("../../devices/lavapipe.toml"),
+    include_str!("../../devices/lavapipe-22.toml"),
+    include_str!("../../devices/radeon-8060s.toml"),
+    include_str!("../../devices/rtx4000-ada.toml"),
+    include_str!("../../devices/swiftshader.toml"),
+];
+
+/// A device that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No bundled profile has the name.
+    #[error(
+        "no device `{name}` (known: {known}; `auto` is the GPU of this machine, a path to a .toml file works, too)"
+    )]
+    Unknown {
+        /// Name given.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+    /// A profile file cannot be read.
+    #[error("cannot read {path}: {why}")]
+    File {
+        /// Path.
+        path: String,
+        /// Reason.
+        why: String,
+    },
+}
+
+/// All bundled profiles, sorted by name.
+pub fn all() -> Vec<DeviceProfile> {
+    FILES.iter().map(|text| toml::from_str(text).expect("bundled profiles are tested to parse")).collect()
+}
+
+/// A bundled profile by name or alias.
+///
+/// # Errors
+/// There is none of that name.
+pub fn find(name: &str) -> Result<DeviceProfile, DeviceError> {
+    let found = all().into_iter().find(|d| d.name == name || d.aliases.iter().any(|a| a == name));
+    found.ok_or_else(|| {
+        let known: Vec<String> = all().into_iter().map(|d| d.name).collect();
+        DeviceError::Unknown { name: name.to_string(), known: known.join(", ") }
+    })
+}
+
+/// A profile from a file, as `jvc probe` writes it.
+///
+/// # Errors
+/// The file cannot be read or is no profile.
+pub fn load(path: &Path) -> Result<DeviceProfile, DeviceError> {
+    let fail = |why: String| DeviceError::File { path: path.display().to_string(), why };
+    let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+    toml::from_str(&text).map_err(|e| fail(e.to_string()))
+}
 
 /// One device: limits, features and the rates that tile choice needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +78,9 @@ pub struct DeviceProfile {
     pub name: String,
     /// Marketing name.
     pub description: String,
+    /// Other names of the device.
+    #[serde(default)]
+    pub aliases: Vec<String>,
     /// Limits.
     pub limits: Limits,
     /// Features.
@@ -82,4 +153,66 @@ pub struct CoopShape {
     pub operand: String,
     /// Type of accumulator and result (`f32`).
     pub result: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bundled_profiles_parse_and_have_distinct_sorted_names() {
+        let devices = all();
+        let mut names: Vec<&str> = devices.iter().map(|d| d.name.as_str()).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        names.extend(devices.iter().flat_map(|d| &d.aliases).map(String::as_str));
+        names.sort_unstable();
+        let n = names.len();
+        names.dedup();
+        assert_eq!(names.len(), n);
+    }
+
+    #[test]
+    fn every_file_is_listed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("devices");
+        let files = std::fs::read_dir(folder).expect("folder").count();
+        assert_eq!(files, FILES.len());
+    }
+
+    #[test]
+    fn every_number_names_its_source() {
+        for line in FILES.iter().flat_map(|f| f.lines()) {
+            let Some((key, value)) = line.split_once(" = ") else { continue };
+            let fact = value.starts_with(|c: char| c.is_ascii_digit() || c == 't' || c == 'f');
+            let shape = ["m", "n", "k", "cpu"].contains(&key); // one source above the list
+            assert!(!fact || shape || value.contains("# "), "{line}");
+        }
+    }
+
+    #[test]
+    fn limits_are_at_least_what_vulkan_requires() {
+        for d in all() {
+            assert!(
+                d.limits.max_workgroup_invocations >= 128 && d.limits.shared_bytes_per_workgroup >= 16384,
+                "{}",
+                d.name
+            );
+            assert!(d.limits.push_constant_bytes >= 128 && d.limits.max_groups_x >= 65535, "{}", d.name);
+            assert!(d.limits.max_allocation_bytes >= 1 << 30, "{}", d.name);
+        }
+    }
+
+    #[test]
+    fn aliases_lead_to_the_canonical_name() {
+        assert_eq!(find("rtx4000").expect("alias").name, "rtx4000-ada");
+        let error = find("rtx9999").expect_err("unknown").to_string();
+        assert!(error.contains("rtx9999") && error.contains("swiftshader"), "{error}");
+    }
+
+    #[test]
+    fn a_printed_profile_reads_back() {
+        for d in all() {
+            let text = print_profile(&d, "a test");
+            assert_eq!(toml::from_str::<DeviceProfile>(&text).expect("parses"), d);
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! The graph: nodes in topological order, values with static types, names that survive passes.
 
-use super::dim::Ranges;
+use super::dim::{Dim, Ranges};
 use super::op::Op;
 use super::ty::TensorType;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A value, `%name` in text.
@@ -67,7 +68,7 @@ pub enum UserOutput {
     /// A tensor.
     Tensor(ValueId),
     /// An integer computed from symbols.
-    Int(super::dim::Dim),
+    Int(Dim),
     /// `None` or another Python constant, as text.
     Constant(String),
 }
@@ -126,6 +127,30 @@ impl Graph {
             .chain(self.state_updates.iter().map(|(_, v)| *v))
             .chain(self.input_updates.iter().map(|(_, v)| *v))
             .collect()
+    }
+
+    /// Replaces symbols by sizes everywhere; they are no longer symbols of the graph.
+    pub fn substitute(&mut self, with: &BTreeMap<String, Dim>) {
+        if with.is_empty() {
+            return;
+        }
+        for value in &mut self.values {
+            value.ty.shape.iter_mut().for_each(|d| *d = d.substitute(with));
+        }
+        for node in &mut self.nodes {
+            node.op.dims_mut().into_iter().for_each(|d| *d = d.substitute(with));
+        }
+        for (_, output) in &mut self.outputs {
+            if let UserOutput::Int(d) = output {
+                *d = d.substitute(with);
+            }
+        }
+        for (_, input) in &mut self.inputs {
+            if matches!(input, UserInput::Symbol(s) if with.contains_key(s)) {
+                *input = UserInput::Unused;
+            }
+        }
+        self.ranges.retain(|name, _| !with.contains_key(name));
     }
 
     /// How many node operands (and roots) use each value.

@@ -222,3 +222,36 @@ pub enum Op {
         inverse: bool,
     },
 }
+
+impl Op {
+    /// Every size among the attributes.
+    pub fn dims_mut(&mut self) -> Vec<&mut Dim> {
+        match self {
+            Op::Reshape(shape) | Op::Broadcast(shape) => shape.iter_mut().collect(),
+            Op::Slice { start, len, .. } => vec![start, len],
+            Op::Pool { out, .. } => out.iter_mut().collect(),
+            Op::Map(body) | Op::Compute(body) => body.syms.iter_mut().collect(),
+            Op::Input { .. }
+            | Op::Weight(_)
+            | Op::Const(_)
+            | Op::State(_)
+            | Op::Permute(_)
+            | Op::Pad { .. }
+            | Op::Concat { .. }
+            | Op::Flip(_)
+            | Op::Reduce { .. }
+            | Op::Softmax { .. }
+            | Op::Norm { .. }
+            | Op::Variance { .. }
+            | Op::Matmul
+            | Op::Conv { .. }
+            | Op::ConvTranspose { .. }
+            | Op::Attention { .. }
+            | Op::Recurrent { .. }
+            | Op::Scan { .. }
+            | Op::Scatter { .. }
+            | Op::Sort { .. }
+            | Op::Fft { .. } => vec![],
+        }
+    }
+}

@@ -106,6 +106,12 @@ impl Fusion {
         self.parts[v.0 as usize].clone()
     }
 
+    /// One line per materialised value, for the decision log.
+    pub fn decisions(&self, graph: &Graph) -> Vec<String> {
+        let reasons = self.buffers.iter().enumerate().filter_map(|(i, r)| Some((i, (*r)?)));
+        reasons.map(|(i, r)| format!("{}: stored because {}", graph.values[i].name, r.text())).collect()
+    }
+
     /// Why a value is materialised.
     pub fn reason(&self, v: ValueId) -> Option<Reason> {
         self.buffers[v.0 as usize]

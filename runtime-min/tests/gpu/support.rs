@@ -1,8 +1,6 @@
 //! Test kernels and one small program that several tests run: y = x + x through the arena.
 
-use jvc_runtime::{
-    Base, EntryDesc, Groups, IoDesc, KernelDesc, ProgramDesc, Recorder, Requirements, Spirv, WeightsDesc,
-};
+use jvc_runtime::*;
 
 macro_rules! kernel {
     ($name:literal, $n_bases:literal, $n_operands:literal) => {
@@ -19,11 +17,9 @@ macro_rules! kernel {
 pub(crate) const LOAD: u32 = 0;
 pub(crate) const STORE: u32 = 1;
 pub(crate) const ADD: u32 = 2;
-#[expect(dead_code, reason = "for tests to come")]
 pub(crate) const HALVE: u32 = 3;
 pub(crate) const KERNELS: &[KernelDesc<'static>] =
     &[kernel!("load", 3, 2), kernel!("store", 3, 2), kernel!("add", 4, 3), kernel!("halve", 1, 0)];
-#[expect(dead_code, reason = "for tests to come")]
 pub(crate) const BOUND_KERNELS: &[KernelDesc<'static>] = &[kernel!("bound_add", 0, 4)];
 
 /// Elements at the largest size.
@@ -89,4 +85,36 @@ pub(crate) fn bytes(values: &[f32]) -> Vec<u8> {
 
 pub(crate) fn values(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+pub(crate) fn open() -> Gpu {
+    Gpu::open(&Select::Auto).expect("tests need a Vulkan driver")
+}
+
+pub(crate) fn model(gpu: &Gpu) -> Model {
+    Model::load(gpu, &program(KERNELS), WeightSource::None, &CacheDir::None).expect("the test kernels build")
+}
+
+pub(crate) fn run(session: &mut Session, x: &[f32]) -> Vec<f32> {
+    try_run(session, x).expect("a run")
+}
+
+pub(crate) fn try_run(session: &mut Session, x: &[f32]) -> Result<Vec<f32>, Error> {
+    let mut y = vec![0; x.len() * 4];
+    session.run(&table(x.len() as u32), &[&bytes(x)], &mut [&mut y])?;
+    Ok(values(&y))
+}
+
+pub(crate) fn doubled(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|x| x + x).collect()
+}
+
+/// A weight file with this payload, made by the documented format alone.
+pub(crate) fn weight_file(payload: &[u8]) -> Vec<u8> {
+    let mut file = b"JVCW\x01\0\0\0".to_vec();
+    file.extend((payload.len() as u64).to_le_bytes());
+    file.extend(content_hash(payload).to_le_bytes());
+    file.resize(64, 0);
+    file.extend(payload);
+    file
 }

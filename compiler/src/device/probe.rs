@@ -1,0 +1,92 @@
+//! A profile of the GPU at hand: what Vulkan tells, with estimates for the rates, which it does not tell.
+
+use super::{CoopShape, DeviceProfile, Features, Limits, Rates};
+use jvc_runtime::{GpuInfo, GpuKind};
+use std::fmt::Write;
+
+/// The profile of a device. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
+/// the bundled profile whose name or description the device's name matches.
+pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
+    let (low, high) = info.limits.subgroup_range;
+    DeviceProfile {
+        name: profile_name(&info.name),
+        description: format!("{} ({} {})", info.name, info.driver, info.driver_info).trim().to_string(),
+        aliases: vec![],
+        limits: Limits {
+            max_workgroup_invocations: info.limits.max_workgroup,
+            shared_bytes_per_workgroup: info.limits.shared_bytes,
+            push_constant_bytes: info.limits.push_bytes,
+            max_groups_x: info.limits.max_workgroup_count[0],
+            max_allocation_bytes: allocation_bytes(info),
+            subgroup_size: if low == high { info.limits.subgroup } else { 0 },
+            min_storage_alignment_bytes: info.limits.min_storage_offset_alignment as u32,
+        },
+        features: Features {
+            int8: info.features.int8,
+            int16: info.features.int16,
+            float16: info.features.float16,
+            int64: info.features.int64,
+            float64: info.features.float64,
+            vulkan_memory_model: info.features.memory_model,
+        },
+        rates: rates(info),
+        cooperative: cooperative(info),
+    }
+}
+
+/// An allocation is useful up to the size of a buffer; 0 stands for "not told".
+fn allocation_bytes(info: &GpuInfo) -> u64 {
+    match info.limits.max_buffer_bytes {
+        0 => info.limits.max_allocation_bytes,
+        buffer => info.limits.max_allocation_bytes.min(buffer),
+    }
+}
+
+fn profile_name(device: &str) -> String {
+    let word = device.split('(').next().unwrap_or("").trim().to_lowercase();
+    let dashed: String = word.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let parts: Vec<&str> = dashed.split('-').filter(|p| !p.is_empty()).collect();
+    if parts.is_empty() { "gpu".into() } else { parts.join("-") }
+}
+
+fn cooperative(info: &GpuInfo) -> Vec<CoopShape> {
+    let float = |t: &str| t == "f16" || t == "bf16" || t == "f32";
+    let usable = info.cooperative.iter().filter(|s| s.a == s.b && s.c == s.result && float(s.a) && float(s.result));
+    usable
+        .map(|s| CoopShape { m: s.m, n: s.n, k: s.k, operand: s.a.to_string(), result: s.result.to_string() })
+        .collect()
+}
+
+/// Rates of a bundled profile whose name occurs in the device's, else of the kind.
+fn rates(info: &GpuInfo) -> Rates {
+    let own = profile_name(&info.name);
+    let known =
+        super::all().into_iter().find(|d| std::iter::once(&d.name).chain(&d.aliases).any(|n| own.contains(n.as_str())));
+    if let Some(known) = known {
+        return known.rates;
+    }
+    let matrix = !info.cooperative.is_empty();
+    let typical = |gb: f64, f32_rate: f64, f16_rate: f64, us: f64, n_units: u32, cpu: bool| Rates {
+        peak_gb_per_s: gb,
+        f32_tflop_per_s: f32_rate,
+        f16_matrix_tflop_per_s: if matrix { f16_rate } else { 0.0 },
+        dispatch_us: us,
+        n_units,
+        cpu,
+    };
+    match info.kind {
+        GpuKind::Discrete | GpuKind::Virtual => typical(400.0, 20.0, 80.0, 2.0, 40, false),
+        GpuKind::Integrated | GpuKind::Other => typical(100.0, 2.0, 8.0, 5.0, 16, false),
+        GpuKind::Cpu => typical(10.0, 0.02, 0.02, 20.0, 4, true),
+    }
+}
+
+/// The profile as a file, with the source of its numbers.
+pub fn print_profile(d: &DeviceProfile, source: &str) -> String {
+    let mut out = format!(
+        "# Limits, features and matrix shapes: {source}.\n# Rates: estimates; edit them where you know better.\n"
+    );
+    let body = toml::to_string(d).expect("a profile is plain data");
+    write!(out, "{body}").expect("writing to a string succeeds");
+    out
+}

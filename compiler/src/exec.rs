@@ -1,0 +1,405 @@
+//! Runs a compiled plan in memory through the runtime: what `jvc run` and `jvc verify` do. No graph is interpreted here: the plan's steps
+//! are recorded once per session, as a generated crate records them.
+
+use crate::ir::DType;
+use crate::pipeline::Compiled;
+use crate::plan::weights::{narrow, widen};
+use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, Port, PortKind, Size, Step};
+use jvc_runtime as rt;
+use thiserror::Error;
+
+/// Host data of a port: little-endian, contiguous, in the element type's own width.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostTensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Vec<i64>,
+    /// Elements.
+    pub bytes: Vec<u8>,
+}
+
+/// What the caller gives for a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A tensor.
+    Tensor(HostTensor),
+    /// A Python integer.
+    Int(i64),
+}
+
+/// Why a plan did not run.
+#[derive(Debug, Error)]
+pub enum ExecError {
+    /// The runtime's.
+    #[error(transparent)]
+    Runtime(#[from] rt::Error),
+    /// The number of inputs.
+    #[error("the entry point takes {expected} inputs, {got} are given")]
+    InputCount {
+        /// Taken.
+        expected: usize,
+        /// Given.
+        got: usize,
+    },
+    /// An input does not fit its port.
+    #[error("input {name} is {got}, the program takes {expected}")]
+    Input {
+        /// Port.
+        name: String,
+        /// Its type.
+        expected: String,
+        /// What is given.
+        got: String,
+    },
+    /// A symbol outside its range, or with two values.
+    #[error("symbol {name} would be {value}, the program takes {min}..={max}")]
+    Symbol {
+        /// Name.
+        name: String,
+        /// Value.
+        value: i64,
+        /// Smallest.
+        min: i64,
+        /// Largest.
+        max: i64,
+    },
+    /// A size of the program has no value.
+    #[error("size of {name}: {error}")]
+    Size {
+        /// Of what.
+        name: String,
+        /// Why.
+        error: jvc_codegen::plan::SizeError,
+    },
+    /// An i64 input beyond 32 bits on a device without 64-bit integers.
+    #[error("input {name} holds {value}, which needs 64-bit integers that this device lacks")]
+    Wide {
+        /// Port.
+        name: String,
+        /// Value.
+        value: i64,
+    },
+}
+
+/// A program on a device.
+pub struct Loaded<'a> {
+    plan: &'a Plan,
+    model: rt::Model,
+}
+
+impl<'a> Loaded<'a> {
+    /// Uploads weights and builds pipelines.
+    ///
+    /// # Errors
+    /// The runtime's: a missing feature, memory, a bad kernel.
+    pub fn new(gpu: &rt::Gpu, compiled: &'a Compiled, cache: &rt::CacheDir) -> Result<Loaded<'a>, ExecError> {
+        let plan = &compiled.plan;
+        let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().map(kernel_desc).collect();
+        let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
+        let weights =
+            rt::WeightsDesc { chunk_bytes: &plan.weights.chunk_bytes, content_hash: plan.weights.content_hash };
+        let desc = rt::ProgramDesc {
+            name: &plan.name,
+            requirements: requirements(plan, &cooperative),
+            kernels: &kernels,
+            weights,
+        };
+        let produce = |chunk: u32, offset: u64, out: &mut [u8]| compiled.weights.produce(chunk, offset, out);
+        let source =
+            if plan.weights.tensors.is_empty() { rt::WeightSource::None } else { rt::WeightSource::Produce(&produce) };
+        Ok(Loaded { plan, model: rt::Model::load(gpu, &desc, source, cache)? })
+    }
+
+    /// A session of an entry point, recorded.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn session(&self, entry: usize) -> Result<Session<'a>, ExecError> {
+        let plan: &'a Plan = self.plan;
+        let entry = &plan.entries[entry];
+        let (io, init) = (io_descs(entry), state_init(plan, entry));
+        let record = |r: &mut rt::Recorder<'_>| record(entry, r);
+        let session = self.model.session(&entry_desc(entry, &io, &init, &record))?;
+        Ok(Session { entry, session })
+    }
+
+    /// Time of each step of an entry point at these inputs, by timestamps.
+    ///
+    /// # Errors
+    /// As [`Session::run`], or a device without timestamps.
+    pub fn profile(&self, entry: usize, inputs: &[Value]) -> Result<Vec<rt::StepTime>, ExecError> {
+        let mut session = self.session(entry)?;
+        let entry = session.entry;
+        let (io, init) = (io_descs(entry), state_init(self.plan, entry));
+        let record = |r: &mut rt::Recorder<'_>| record(entry, r);
+        let mut profile = rt::Profile::new(&session.session, &entry_desc(entry, &io, &init, &record))?;
+        let call = Call::new(entry, inputs)?;
+        let (ins, mut outs) = (call.input_slices(), call.output_buffers(entry)?);
+        let mut slices: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+        Ok(profile.run(&mut session.session, &call.table, &ins, &mut slices)?)
+    }
+}
+
+/// A recorded entry point.
+pub struct Session<'a> {
+    entry: &'a Entry,
+    session: rt::Session,
+}
+
+impl Session<'_> {
+    /// Runs once and waits.
+    ///
+    /// # Errors
+    /// Inputs that do not fit, or the runtime's.
+    pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<HostTensor>, ExecError> {
+        let call = Call::new(self.entry, inputs)?;
+        let mut outs = call.output_buffers(self.entry)?;
+        let mut slices: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+        self.session.run(&call.table, &call.input_slices(), &mut slices)?;
+        let ports = self.entry.outputs.iter().zip(outs);
+        ports.map(|(port, bytes)| Ok(HostTensor { shape: call.shape(port)?, ..from_device(port, bytes) })).collect()
+    }
+
+    /// Fills the arena with 0xFF bytes: results must not depend on what it held.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn poison_arena(&self) -> Result<(), ExecError> {
+        Ok(self.session.poison_arena()?)
+    }
+
+    /// Back to the initial state.
+    pub fn reset(&mut self) {
+        self.session.reset();
+    }
+
+    /// Device memory.
+    pub fn memory(&self) -> rt::MemoryReport {
+        self.session.memory()
+    }
+
+    /// Dispatches of one run.
+    pub fn n_dispatches(&self) -> usize {
+        self.entry.steps.iter().filter(|s| matches!(s, Step::Dispatch(_))).count()
+    }
+}
+
+fn kernel_desc(k: &jvc_codegen::plan::PlanKernel) -> rt::KernelDesc<'_> {
+    rt::KernelDesc {
+        name: &k.name,
+        code: rt::Spirv::Words(&k.words),
+        n_bases: k.n_bases,
+        n_operands: k.operand_bases.len() as u8,
+        subgroup: k.subgroup,
+    }
+}
+
+fn cooperative(&(m, n, k, elem): &(u32, u32, u32, Elem)) -> rt::Cooperative<'static> {
+    rt::Cooperative { m, n, k, operand: elem.name(), accumulator: "f32" }
+}
+
+fn requirements<'a>(plan: &Plan, cooperative: &'a [rt::Cooperative<'a>]) -> rt::Requirements<'a> {
+    let r = &plan.requirements;
+    rt::Requirements {
+        int8: r.int8,
+        int16: r.int16,
+        float16: r.float16,
+        int64: r.int64,
+        float64: r.float64,
+        cooperative,
+        subgroup: r.subgroup,
+        max_workgroup: r.max_workgroup,
+        shared_bytes: r.shared_bytes,
+        push_bytes: r.push_bytes,
+        max_allocation_bytes: r.max_allocation_bytes,
+    }
+}
+
+fn io_descs(entry: &Entry) -> Vec<rt::IoDesc> {
+    let n_inputs = entry.inputs.iter().filter(|p| matches!(p.kind, PortKind::Io(_))).count();
+    entry
+        .io_ports()
+        .enumerate()
+        .map(|(i, (_, port))| rt::IoDesc { max_bytes: port.max_bytes, output: i >= n_inputs })
+        .collect()
+}
+
+fn state_init(plan: &Plan, entry: &Entry) -> Vec<rt::StateInit> {
+    let init = |s: &jvc_codegen::plan::State| {
+        let t = &plan.weights.tensors[s.init? as usize];
+        Some(rt::StateInit { chunk: t.chunk, offset: t.offset, state_offset: s.offset, bytes: s.bytes })
+    };
+    entry.states.iter().filter_map(init).collect()
+}
+
+fn entry_desc<'a>(
+    entry: &'a Entry,
+    io: &'a [rt::IoDesc],
+    state_init: &'a [rt::StateInit],
+    record: &'a (dyn Fn(&mut rt::Recorder<'_>) + Sync),
+) -> rt::EntryDesc<'a> {
+    rt::EntryDesc {
+        name: &entry.name,
+        arena_bytes: &entry.arena_bytes,
+        io,
+        table_words: entry.table.len() as u32,
+        state_bytes: entry.state_bytes(),
+        state_init,
+        record,
+    }
+}
+
+fn record(entry: &Entry, r: &mut rt::Recorder<'_>) {
+    for step in &entry.steps {
+        match step {
+            Step::Barrier => r.barrier(),
+            Step::Dispatch(d) => {
+                let bases: Vec<rt::Base> = d.bases.iter().map(|b| base(*b)).collect();
+                let groups = match d.groups {
+                    Groups::Fixed(g) => rt::Groups::Fixed(g),
+                    Groups::Table(word) => rt::Groups::Table(word),
+                };
+                r.step_label(&d.label);
+                r.dispatch(d.kernel, &bases, &d.offsets, groups);
+            }
+        }
+    }
+}
+
+fn base(b: Base) -> rt::Base {
+    match b {
+        Base::Arena(c) => rt::Base::Arena(c),
+        Base::Weights(c) => rt::Base::Weights(c),
+        Base::IoTable => rt::Base::IoTable,
+        Base::State => rt::Base::State,
+        Base::Symbols => rt::Base::Symbols,
+    }
+}
+
+/// One run's symbols, table and device-side input bytes.
+struct Call {
+    symbols: Vec<i64>,
+    table: Vec<u32>,
+    inputs: Vec<Vec<u8>>,
+}
+
+impl Call {
+    fn new(entry: &Entry, inputs: &[Value]) -> Result<Call, ExecError> {
+        if inputs.len() != entry.inputs.len() {
+            return Err(ExecError::InputCount { expected: entry.inputs.len(), got: inputs.len() });
+        }
+        let symbols = bind_symbols(entry, inputs)?;
+        let mut device = vec![];
+        for (port, value) in entry.inputs.iter().zip(inputs) {
+            if let (PortKind::Io(_), Value::Tensor(t)) = (&port.kind, value) {
+                device.push(to_device(port, t)?);
+            }
+        }
+        let word = |(i, s): (usize, &Size)| {
+            s.eval_u32(&symbols)
+                .map_err(|error| ExecError::Size { name: format!("word {i} of the symbol table"), error })
+        };
+        let table = entry.table.iter().enumerate().map(word).collect::<Result<_, _>>()?;
+        let call = Call { symbols, table, inputs: device };
+        entry.inputs.iter().zip(inputs).try_for_each(|(port, value)| call.check(port, value))?;
+        Ok(call)
+    }
+
+    fn shape(&self, port: &Port) -> Result<Vec<i64>, ExecError> {
+        let eval = |s: &Size| s.eval(&self.symbols).map(|v| v as i64);
+        let shape: Result<Vec<i64>, _> = port.shape.iter().map(eval).collect();
+        shape.map_err(|error| ExecError::Size { name: port.name.clone(), error })
+    }
+
+    fn check(&self, port: &Port, value: &Value) -> Result<(), ExecError> {
+        let expected = self.shape(port)?;
+        let fits = match (value, &port.kind) {
+            (Value::Tensor(t), PortKind::Io(_)) => t.shape == expected && crate::plan::elem(t.dtype) == port.elem,
+            (Value::Int(_), PortKind::Symbol(_)) => true,
+            (Value::Tensor(_), PortKind::Symbol(_)) | (Value::Int(_), PortKind::Io(_)) => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        let got = match value {
+            Value::Tensor(t) => format!("{}{:?}", t.dtype, t.shape),
+            Value::Int(v) => format!("the integer {v}"),
+        };
+        Err(ExecError::Input { name: port.name.clone(), expected: format!("{}{expected:?}", port.elem.name()), got })
+    }
+
+    fn input_slices(&self) -> Vec<&[u8]> {
+        self.inputs.iter().map(Vec::as_slice).collect()
+    }
+
+    fn output_buffers(&self, entry: &Entry) -> Result<Vec<Vec<u8>>, ExecError> {
+        let size = |p: &Port| if p.word_storage { 4 } else { p.elem.size_bytes() as i64 };
+        entry.outputs.iter().map(|p| Ok(vec![0; (self.shape(p)?.iter().product::<i64>() * size(p)) as usize])).collect()
+    }
+}
+
+/// Reads the symbols off the inputs: integers, and dimensions that are a symbol, a multiple of one, or that plus a constant.
+fn bind_symbols(entry: &Entry, inputs: &[Value]) -> Result<Vec<i64>, ExecError> {
+    let mut found: Vec<Option<i64>> = vec![None; entry.symbols.len()];
+    for (port, value) in entry.inputs.iter().zip(inputs) {
+        match (value, &port.kind) {
+            (Value::Int(v), PortKind::Symbol(s)) => found[*s as usize] = Some(*v),
+            (Value::Tensor(t), PortKind::Io(_)) => {
+                for (size, &v) in port.shape.iter().zip(&t.shape) {
+                    if let Some((symbol, v)) = solve(size, v) {
+                        found[symbol as usize].get_or_insert(v);
+                    }
+                }
+            }
+            (Value::Tensor(_), PortKind::Symbol(_)) | (Value::Int(_), PortKind::Io(_)) => {}
+        }
+    }
+    let checked = entry.symbols.iter().zip(found).map(|(s, v)| {
+        // A symbol that no input shows has no effect on the program; any value in range will do.
+        let value = v.unwrap_or(s.min);
+        let fits = (s.min..=s.max).contains(&value);
+        let (name, min, max) = (s.name.clone(), s.min, s.max);
+        if fits { Ok(value) } else { Err(ExecError::Symbol { name, value, min, max }) }
+    });
+    checked.collect()
+}
+
+/// The symbol and its value where `size == v` has one unknown: `s`, `c·s`, `… + c`.
+fn solve(size: &Size, v: i64) -> Option<(u16, i64)> {
+    match size {
+        Size::Symbol(s) => Some((*s, v)),
+        Size::Mul(factors) => match &factors[..] {
+            [Size::Const(c), rest] if *c != 0 && v % c == 0 => solve(rest, v / c),
+            _ => None,
+        },
+        Size::Add(terms) => {
+            let (consts, rest): (Vec<&Size>, Vec<&Size>) = terms.iter().partition(|t| matches!(t, Size::Const(_)));
+            let total: i64 = consts.iter().filter_map(|c| if let Size::Const(c) = c { Some(*c) } else { None }).sum();
+            match rest[..] {
+                [one] => solve(one, v - total),
+                _ => None,
+            }
+        }
+        Size::Const(_) | Size::FloorDiv(..) | Size::Mod(..) | Size::Max(..) | Size::Min(..) => None,
+    }
+}
+
+fn to_device(port: &Port, t: &HostTensor) -> Result<Vec<u8>, ExecError> {
+    if !port.word_storage {
+        return Ok(t.bytes.clone());
+    }
+    if t.dtype == DType::I64 {
+        let values = t.bytes.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().expect("8 bytes")));
+        if let Some(value) = values.into_iter().find(|v| i32::try_from(*v).is_err()) {
+            return Err(ExecError::Wide { name: port.name.clone(), value });
+        }
+    }
+    Ok(widen(t.dtype, &t.bytes))
+}
+
+fn from_device(port: &Port, bytes: Vec<u8>) -> HostTensor {
+    let dtype = DType::ALL.into_iter().find(|d| crate::plan::elem(*d) == port.elem).expect("every element type is one");
+    let bytes = if port.word_storage { narrow(dtype, &bytes) } else { bytes };
+    HostTensor { dtype, shape: vec![], bytes }
+}

@@ -1,0 +1,148 @@
+//! The compiler, top to bottom: programs → graphs → passes → schedule → plan.
+
+use crate::aten;
+use crate::device::DeviceProfile;
+use crate::import::Program;
+use crate::ir::{Dim, Graph, Range};
+use crate::options::Options;
+use crate::plan::entry::{self, Source};
+use crate::plan::kernels::KernelTable;
+use crate::plan::rust_name;
+use crate::plan::weights::WeightTable;
+use crate::report::{Code, Diagnostic};
+use crate::schedule::fuse::fuse;
+use crate::schedule::lower::{self, Draft};
+use crate::schedule::symtab::SymTable;
+use jvc_codegen::plan::Plan;
+use std::collections::BTreeMap;
+
+/// A compiled program: the plan, and where its weights come from.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The plan; its weights' content hash is 0 until [`Compiled::hash_weights`].
+    pub plan: Plan,
+    /// Bytes of the weights.
+    pub weights: WeightTable,
+    /// The graphs after all passes, by entry point.
+    pub graphs: Vec<Graph>,
+}
+
+/// Compiles programs into one plan, an entry point each.
+///
+/// # Errors
+/// Everything in the programs that cannot be compiled for this device, all at once per stage.
+pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
+    let mut graphs = vec![];
+    for program in programs {
+        let graph = aten::lower(program, options)?;
+        let graph = bind_symbols(graph, options)?;
+        graphs.push(graph);
+    }
+    let mut kernels = KernelTable::default();
+    let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
+    let mut plan = Plan { device: device.name.clone(), ..Plan::default() };
+    for (graph, program) in graphs.iter().zip(programs) {
+        let (drafts, symtab, decisions) = schedule(graph, device)?;
+        check_slow(graph, &drafts, options)?;
+        plan.decisions.extend(decisions);
+        let source = Source { graph, weights: &program.weights, device, drafts, symtab };
+        plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
+    }
+    let name = options.name.as_deref().or(programs.first().map(|p| p.name.as_str()));
+    plan.name = rust_name(name.unwrap_or("model"));
+    (plan.kernels, plan.requirements) = kernels.finish();
+    plan.weights = weights.layout().clone();
+    plan.requirements.max_allocation_bytes = largest_allocation(&plan);
+    if let Err(faults) = plan.verify() {
+        let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
+        panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
+    }
+    Ok(Compiled { plan, weights, graphs })
+}
+
+/// Kernels of a graph in order, with the symbol table that they share and the decisions behind them.
+///
+/// # Errors
+/// Every kernel that cannot be made for this device.
+pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, SymTable, Vec<String>), Vec<Diagnostic>> {
+    let fusion = fuse(graph);
+    let mut symtab = SymTable::new(&graph.ranges);
+    let input = lower::Input { graph, fusion: &fusion, device };
+    let (mut drafts, mut problems) = (vec![], vec![]);
+    for group in &fusion.groups {
+        match lower::lower(input, group, &mut symtab) {
+            Ok(d) => drafts.extend(d),
+            Err(d) => problems.push(d),
+        }
+    }
+    let decisions = fusion.decisions(graph);
+    if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
+}
+
+/// Applies `--set` and `--bound`, and refuses symbols without an upper bound.
+fn bind_symbols(mut graph: Graph, options: &Options) -> Result<Graph, Vec<Diagnostic>> {
+    for (name, &max) in &options.bound {
+        if let Some(r) = graph.ranges.get_mut(name) {
+            r.max = r.max.min(max);
+        }
+    }
+    let set: BTreeMap<String, Dim> = options
+        .set
+        .iter()
+        .filter(|(name, _)| graph.ranges.contains_key(*name))
+        .map(|(name, &v)| (name.clone(), Dim::from(v)))
+        .collect();
+    let out_of_range = set.iter().filter_map(|(name, v)| {
+        let (v, r) = (v.as_const()?, graph.ranges[name]);
+        (v < r.min || v > r.max).then(|| {
+            Diagnostic::new(
+                Code::BadArgument,
+                format!("--set {name}={v} is outside the export's {}..={}", r.min, r.max),
+            )
+        })
+    });
+    let mut problems: Vec<Diagnostic> = out_of_range.collect();
+    graph.substitute(&set);
+    problems.extend(graph.ranges.iter().filter(|(_, r)| unbounded(r)).map(|(name, r)| {
+        Diagnostic::new(Code::Unbounded, format!("symbol {name} has no upper bound (at least {})", r.min))
+            .with_help(format!("give --bound {name}=N, or pin it with --set {name}=N"))
+    }));
+    if problems.is_empty() { Ok(graph) } else { Err(problems) }
+}
+
+/// Sizes are 32-bit on the device; whatever an export leaves open is far above.
+fn unbounded(r: &Range) -> bool {
+    r.max > i64::from(i32::MAX)
+}
+
+fn check_slow(graph: &Graph, drafts: &[Draft], options: &Options) -> Result<(), Vec<Diagnostic>> {
+    if !options.deny_slow {
+        return Ok(());
+    }
+    let slow: Vec<Diagnostic> = drafts
+        .iter()
+        .flat_map(|d| d.slow.iter().map(move |reason| (d, reason)))
+        .map(|(d, reason)| {
+            let origin = d.nodes.first().map_or(0, |&n| graph.node(n).origin);
+            Diagnostic::new(Code::Slow, (*reason).to_string()).at(&graph.origins[origin as usize])
+        })
+        .collect();
+    if slow.is_empty() { Ok(()) } else { Err(slow) }
+}
+
+fn largest_allocation(plan: &Plan) -> u64 {
+    let arenas = plan.entries.iter().flat_map(|e| &e.arena_bytes);
+    let ports = plan.entries.iter().flat_map(|e| e.inputs.iter().chain(&e.outputs)).map(|p| &p.max_bytes);
+    arenas.chain(&plan.weights.chunk_bytes).chain(ports).copied().max().unwrap_or(0)
+}
+
+impl Compiled {
+    /// Computes the hash of the weight file's payload; needed before a crate is generated, not to run in memory.
+    ///
+    /// # Errors
+    /// An inconsistent weight layout.
+    pub fn hash_weights(&mut self) -> Result<(), jvc_codegen::weights::WeightError> {
+        self.plan.weights.content_hash = self.weights.content_hash()?;
+        Ok(())
+    }
+}

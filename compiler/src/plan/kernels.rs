@@ -1,0 +1,127 @@
+//! The kernels of a plan: each distinct spec is built once.
+
+use crate::device::DeviceProfile;
+use crate::report::{Code, Diagnostic};
+use jvc_codegen::plan::{PlanKernel, Requirements};
+use jvc_kernels::dtype::DType;
+use jvc_kernels::spec::{Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging};
+use jvc_kernels::{build, constraints, disassemble, limits::Limits};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Distinct specs in order of first use.
+#[derive(Debug, Default)]
+pub struct KernelTable {
+    specs: Vec<KernelSpec>,
+    built: Vec<Kernel>,
+    index: BTreeMap<KernelSpec, u32>,
+}
+
+impl KernelTable {
+    /// Builds the kernels of all specs that are new, in parallel.
+    ///
+    /// # Errors
+    /// When the device cannot run one: every tile choice was made for this device, so this names the limit that no choice meets.
+    ///
+    /// # Panics
+    /// When a template refuses a spec: that is a bug of the scheduler.
+    pub fn build_all(&mut self, specs: &[KernelSpec], device: &DeviceProfile) -> Result<(), Diagnostic> {
+        let mut new: Vec<KernelSpec> = vec![];
+        for spec in specs {
+            if !self.index.contains_key(spec) {
+                self.index.insert(spec.clone(), (self.specs.len() + new.len()) as u32);
+                new.push(spec.clone());
+            }
+        }
+        let limits = limits(device);
+        let built: Result<Vec<Kernel>, Diagnostic> = new.par_iter().map(|spec| build_one(spec, &limits)).collect();
+        self.built.extend(built?);
+        self.specs.extend(new);
+        Ok(())
+    }
+
+    /// The number and grid of a spec that was built.
+    pub fn find(&self, spec: &KernelSpec) -> (u32, &Grid) {
+        let at = self.index[spec];
+        (at, &self.built[at as usize].grid)
+    }
+
+    /// Kernels for the plan, with text, and what they need of a device.
+    pub fn finish(self) -> (Vec<PlanKernel>, Requirements) {
+        let mut needs = Requirements::default();
+        for (spec, kernel) in self.specs.iter().zip(&self.built) {
+            require(&mut needs, spec, kernel);
+        }
+        let parts: Vec<(&KernelSpec, &Kernel)> = self.specs.iter().zip(&self.built).collect();
+        let kernels = parts.into_par_iter().map(|(spec, kernel)| plan_kernel(spec, kernel)).collect();
+        (kernels, needs)
+    }
+}
+
+fn build_one(spec: &KernelSpec, limits: &Limits) -> Result<Kernel, Diagnostic> {
+    constraints(spec, limits).map_err(|r| Diagnostic::new(Code::Device, r.to_string()))?;
+    Ok(build(spec, InterfaceForm::Addresses).unwrap_or_else(|e| panic!("{e}\nin {spec:?}")))
+}
+
+fn plan_kernel(spec: &KernelSpec, kernel: &Kernel) -> PlanKernel {
+    let interface = spec.interface();
+    PlanKernel {
+        name: file_name(spec),
+        spec: format!("{} {:016x}", spec.template(), fingerprint(spec)),
+        words: kernel.words.clone(),
+        disassembly: disassemble(&kernel.words).unwrap_or_default(),
+        n_bases: interface.n_bases,
+        operand_bases: interface.operands.iter().map(|o| o.base).collect(),
+        subgroup: kernel.needs.subgroup,
+    }
+}
+
+fn require(needs: &mut Requirements, spec: &KernelSpec, kernel: &Kernel) {
+    let k = &kernel.needs;
+    needs.int8 |= k.int8;
+    needs.int16 |= k.int16;
+    needs.float16 |= k.float16;
+    needs.int64 |= k.int64;
+    needs.float64 |= k.float64;
+    needs.subgroup = needs.subgroup.max(k.subgroup);
+    needs.shared_bytes = needs.shared_bytes.max(kernel.shared_bytes);
+    needs.push_bytes = needs.push_bytes.max(spec.interface().push_bytes());
+    needs.max_workgroup = needs.max_workgroup.max(spec.workgroup());
+    if let KernelSpec::Matmul(MatmulSpec { staging: Staging::Coop { frag, elem, .. }, .. }) = spec {
+        let fragment = (frag.0, frag.1, frag.2, super::elem(*elem));
+        if !needs.cooperative.contains(&fragment) {
+            needs.cooperative.push(fragment);
+        }
+    }
+}
+
+/// A profile's limits as the templates ask for them.
+pub fn limits(device: &DeviceProfile) -> Limits {
+    let (l, f) = (&device.limits, &device.features);
+    let cooperative = device.cooperative.iter().filter(|c| c.result == "f32");
+    Limits {
+        max_workgroup: l.max_workgroup_invocations,
+        shared_bytes: l.shared_bytes_per_workgroup,
+        push_bytes: l.push_constant_bytes,
+        subgroup: l.subgroup_size,
+        int8: f.int8,
+        int16: f.int16,
+        float16: f.float16,
+        int64: f.int64,
+        float64: f.float64,
+        cooperative: cooperative.filter_map(|c| Some((c.m, c.n, c.k, DType::parse(&c.operand)?))).collect(),
+    }
+}
+
+/// Template and a hash of the whole spec: stable whatever else the model holds.
+fn file_name(spec: &KernelSpec) -> String {
+    format!("{}_{:016x}", spec.template(), fingerprint(spec))
+}
+
+fn fingerprint(spec: &KernelSpec) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for b in format!("{spec:?}").bytes() {
+        hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
+}

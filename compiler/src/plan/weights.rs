@@ -1,0 +1,247 @@
+//! The weight table of a plan: which tensors the kernels read, each once, at offsets in chunks; and where their bytes come from.
+
+use super::elem;
+use crate::import::weights::WeightView;
+use crate::ir::{DType, Literal};
+use crate::memory::ALIGNMENT;
+use crate::report::{Code, Diagnostic};
+use jvc_codegen::plan::{WeightTensor, Weights};
+use jvc_codegen::weights::{ContentHasher, hash_weights};
+use jvc_kernels::dtype::Storage;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// Where a tensor's bytes come from.
+#[derive(Debug, Clone)]
+enum Source {
+    View(WeightView),
+    Literal(Arc<Vec<u8>>),
+}
+
+/// One tensor and how it is stored.
+#[derive(Debug, Clone)]
+struct Tensor {
+    source: Source,
+    dtype: DType,
+    storage: Storage,
+    complex_part: Option<usize>,
+}
+
+/// Tensors of all entry points, shared where name and bytes are equal.
+#[derive(Debug, Clone, Default)]
+pub struct WeightTable {
+    tensors: Vec<Tensor>,
+    layout: Weights,
+    by_identity: BTreeMap<Identity, u32>,
+    max_chunk: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    dtype: DType,
+    word: bool,
+    shape: Vec<u64>,
+    hash: u64,
+    name: String,
+}
+
+impl WeightTable {
+    /// An empty table with chunks of at most `max_chunk` bytes.
+    pub fn new(max_chunk: u64) -> WeightTable {
+        WeightTable { max_chunk, ..WeightTable::default() }
+    }
+
+    /// The place of a checkpoint tensor; `part` picks the real (0) or imaginary (1) half of a complex one.
+    pub fn checkpoint(
+        &mut self,
+        name: &str,
+        view: &WeightView,
+        dtype: DType,
+        storage: Storage,
+    ) -> Result<u32, Diagnostic> {
+        if view.storage.is_none() {
+            return Err(Diagnostic::new(Code::MissingWeights, format!("{name} has no payload in the archive"))
+                .with_help("give --weights FILE.safetensors, or --random-weights SEED for a benchmark"));
+        }
+        let complex_part = if view.dtype.is_complex() { complex_part(name) } else { None };
+        let shape = view.sizes.iter().map(|&s| s as u64).collect();
+        self.add(name, shape, Tensor { source: Source::View(view.clone()), dtype, storage, complex_part })
+    }
+
+    /// The place of a constant of the graph.
+    pub fn literal(&mut self, name: &str, lit: &Literal, storage: Storage) -> Result<u32, Diagnostic> {
+        let shape = lit.ty.const_shape().expect("constants have literal shapes");
+        let shape = shape.into_iter().map(|s| s as u64).collect();
+        let source = Source::Literal(lit.bytes.clone());
+        self.add(name, shape, Tensor { source, dtype: lit.ty.dtype, storage, complex_part: None })
+    }
+
+    fn add(&mut self, name: &str, shape: Vec<u64>, tensor: Tensor) -> Result<u32, Diagnostic> {
+        let mut hasher = ContentHasher::default();
+        hasher.update(&tensor.stored());
+        let word = tensor.storage == Storage::Word;
+        let identity = Identity { dtype: tensor.dtype, word, shape, hash: hasher.finish(), name: name.to_string() };
+        if let Some(&at) = self.by_identity.get(&identity) {
+            return Ok(at);
+        }
+        let n: u64 = identity.shape.iter().product();
+        let bytes = n * if word { 4 } else { u64::from(tensor.dtype.size_bytes()) };
+        let (chunk, offset) = self.reserve(name, bytes)?;
+        let name = self.unique_name(name);
+        let at = self.tensors.len() as u32;
+        let shape = identity.shape.clone();
+        self.layout.tensors.push(WeightTensor { name, elem: elem(tensor.dtype), shape, chunk, offset, bytes });
+        self.tensors.push(tensor);
+        self.by_identity.insert(identity, at);
+        Ok(at)
+    }
+
+    /// Two checkpoints may use one name for different tensors.
+    fn unique_name(&self, name: &str) -> String {
+        let taken = |n: &str| self.layout.tensors.iter().any(|t| t.name == n);
+        if !taken(name) {
+            return name.to_string();
+        }
+        (2..).map(|i| format!("{name}#{i}")).find(|n| !taken(n)).expect("some number is free")
+    }
+
+    fn reserve(&mut self, name: &str, bytes: u64) -> Result<(u32, u64), Diagnostic> {
+        let need = bytes.max(1).next_multiple_of(ALIGNMENT);
+        if need > self.max_chunk {
+            let text = format!("{name} has {bytes} bytes, the device's largest allocation is {}", self.max_chunk);
+            return Err(Diagnostic::new(Code::Device, text));
+        }
+        let chunks = &mut self.layout.chunk_bytes;
+        if chunks.last().is_none_or(|last| last + need > self.max_chunk) {
+            chunks.push(0);
+        }
+        let last = chunks.last_mut().expect("a chunk was pushed");
+        let offset = *last;
+        *last += need;
+        Ok((chunks.len() as u32 - 1, offset))
+    }
+
+    /// The layout so far; its content hash is still 0.
+    pub fn layout(&self) -> &Weights {
+        &self.layout
+    }
+
+    /// Bytes of a tensor as stored.
+    pub fn bytes(&self, tensor: u32) -> Cow<'_, [u8]> {
+        self.tensors[tensor as usize].stored()
+    }
+
+    /// Writes a tensor as stored: the filler of the weight-file writer.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn fill(&self, tensor: &WeightTensor, out: &mut dyn Write) -> io::Result<()> {
+        let at = self.layout.tensors.iter().position(|t| t.name == tensor.name).expect("a tensor of this table");
+        out.write_all(&self.bytes(at as u32))
+    }
+
+    /// Hash of the payload, for the weight file's header; 0 without weights.
+    ///
+    /// # Errors
+    /// An inconsistent layout.
+    pub fn content_hash(&self) -> Result<u64, jvc_codegen::weights::WeightError> {
+        if self.tensors.is_empty() {
+            return Ok(0);
+        }
+        hash_weights(&self.layout, &mut |t, out| self.fill(t, out))
+    }
+
+    /// Writes the part of a chunk that starts at `offset` into `out`: for uploads without a file.
+    pub fn produce(&self, chunk: u32, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        let end = offset + out.len() as u64;
+        for (i, t) in self.layout.tensors.iter().enumerate() {
+            if t.chunk != chunk || t.offset >= end || t.offset + t.bytes <= offset {
+                continue;
+            }
+            let bytes = self.bytes(i as u32);
+            let (from, to) = (t.offset.max(offset), (t.offset + t.bytes).min(end));
+            out[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&bytes[(from - t.offset) as usize..(to - t.offset) as usize]);
+        }
+    }
+}
+
+/// Which half of a complex tensor `name.re` or `name.im` is.
+fn complex_part(name: &str) -> Option<usize> {
+    match name.rsplit_once('.') {
+        Some((_, "re")) => Some(0),
+        Some((_, "im")) => Some(1),
+        _ => None,
+    }
+}
+
+impl Tensor {
+    fn stored(&self) -> Cow<'_, [u8]> {
+        let native = match &self.source {
+            Source::Literal(bytes) => Cow::Borrowed(bytes.as_slice()),
+            Source::View(view) => match view.contiguous_slice() {
+                Some(slice) => Cow::Borrowed(slice),
+                None => Cow::Owned(view.contiguous().expect("payload was checked")),
+            },
+        };
+        let native = match self.complex_part {
+            None => native,
+            Some(part) => Cow::Owned(half_of_pairs(&native, self.dtype.size_bytes() as usize, part)),
+        };
+        match self.storage {
+            Storage::Native => native,
+            Storage::Word => Cow::Owned(widen(self.dtype, &native)),
+        }
+    }
+}
+
+fn half_of_pairs(bytes: &[u8], size: usize, part: usize) -> Vec<u8> {
+    bytes.chunks_exact(2 * size).flat_map(|pair| pair[part * size..(part + 1) * size].iter().copied()).collect()
+}
+
+/// Each element in a 32-bit word of its own, as `Storage::Word` says. An i64 beyond 32 bits saturates; the compiler has proven that none is.
+pub fn widen(dtype: DType, native: &[u8]) -> Vec<u8> {
+    let size = dtype.size_bytes() as usize;
+    native.chunks_exact(size).flat_map(|c| widen_element(dtype, c)).collect()
+}
+
+fn widen_element(dtype: DType, c: &[u8]) -> [u8; 4] {
+    let two = || u16::from_le_bytes([c[0], c[1]]);
+    match dtype {
+        DType::Bool | DType::U8 => i32::from(c[0]).to_le_bytes(),
+        DType::I8 => i32::from(c[0] as i8).to_le_bytes(),
+        DType::I16 => i32::from(two() as i16).to_le_bytes(),
+        DType::F16 => half::f16::from_bits(two()).to_f32().to_le_bytes(),
+        DType::BF16 => half::bf16::from_bits(two()).to_f32().to_le_bytes(),
+        DType::I32 | DType::F32 => [c[0], c[1], c[2], c[3]],
+        DType::I64 => {
+            let v = i64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]);
+            (v.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32).to_le_bytes()
+        }
+        DType::F64 => {
+            let v = f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]);
+            (v as f32).to_le_bytes()
+        }
+    }
+}
+
+/// The inverse of [`widen`], for outputs.
+pub fn narrow(dtype: DType, words: &[u8]) -> Vec<u8> {
+    words.chunks_exact(4).flat_map(|w| narrow_element(dtype, [w[0], w[1], w[2], w[3]])).collect()
+}
+
+fn narrow_element(dtype: DType, w: [u8; 4]) -> Vec<u8> {
+    let (int, float) = (i32::from_le_bytes(w), f32::from_le_bytes(w));
+    match dtype {
+        DType::Bool | DType::U8 | DType::I8 => vec![int as u8],
+        DType::I16 => (int as i16).to_le_bytes().to_vec(),
+        DType::F16 => half::f16::from_f32(float).to_le_bytes().to_vec(),
+        DType::BF16 => half::bf16::from_f32(float).to_le_bytes().to_vec(),
+        DType::I32 | DType::F32 => w.to_vec(),
+        DType::I64 => i64::from(int).to_le_bytes().to_vec(),
+        DType::F64 => f64::from(float).to_le_bytes().to_vec(),
+    }
+}
