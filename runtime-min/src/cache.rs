@@ -95,25 +95,14 @@ fn header(device: &Device, payload: &[u8]) -> Vec<u8> {
     header
 }
 
-/// The payload, if the file is whole and this driver's.
+/// The payload, if the file is whole and this driver's: then the driver wrote it, so it can be trusted with it.
 fn read(device: &Device, path: &Path) -> Option<Vec<u8>> {
     let mut file = std::fs::read(path).ok()?;
     if file.len() < HEADER_BYTES {
         return None;
     }
     let payload = file.split_off(HEADER_BYTES);
-    (file == header(device, &payload) && is_of(device, &payload)).then_some(payload)
-}
-
-/// Vulkan's own header at the start of the data: drivers are not all careful about it.
-fn is_of(device: &Device, payload: &[u8]) -> bool {
-    let Some(head) = payload.get(..32) else { return false };
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    word(0) >= 32
-        && word(4) == 1
-        && word(8) == device.info.vendor_id
-        && word(12) == device.info.device_id
-        && head[16..32] == device.info.pipeline_cache_uuid
+    (file == header(device, &payload)).then_some(payload)
 }
 
 /// Written beside and renamed, so that a reader finds the old file or the new one.

@@ -7,121 +7,58 @@ use ash::vk;
 /// What went wrong. Cheap to clone: a lost device hands out the same error again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// No Vulkan loader, or it refused to start.
     Loader(String),
-    /// No device answers the selection.
-    NoDevice {
-        /// What was asked for.
-        wanted: String,
-        /// Names of the devices present.
-        found: Vec<String>,
-    },
+    /// No device answers the selection; the names of those present.
+    NoDevice { wanted: String, found: Vec<String> },
     /// The validation layer was asked for and is not installed.
     NoValidationLayer,
     /// The device offers less of something than the program needs.
-    Requirement {
-        /// Limit.
-        what: &'static str,
-        /// What the program needs.
-        need: String,
-        /// What the device offers.
-        fact: String,
-    },
+    Requirement { what: &'static str, need: String, fact: String },
     /// The device lacks a feature that the program needs.
-    Missing {
-        /// Feature.
-        what: &'static str,
-    },
+    Missing { what: &'static str },
     /// Tables of a program contradict each other.
     Description(String),
     /// An argument of a call does not fit the entry point.
-    Argument {
-        /// Which argument.
-        what: String,
-        /// What the entry point takes.
-        need: String,
-        /// What was given.
-        got: String,
-    },
+    Argument { what: String, need: String, got: String },
     /// The weights cannot be used.
     Weights(WeightsError),
     /// No memory left on the device.
-    OutOfMemory {
-        /// What was being allocated.
-        what: &'static str,
-        /// Bytes asked for.
-        bytes: u64,
-    },
+    OutOfMemory { what: &'static str, bytes: u64 },
     /// Every slot of the session is in flight: wait for a ticket first, or make a session with more slots.
-    SlotsBusy {
-        /// Slots of the session.
-        n_slots: usize,
-    },
-    /// The device is gone. Sticky: later calls on the same [`crate::Gpu`] return it again.
-    DeviceLost {
-        /// The step that was running, as far as it is known.
-        step: String,
-    },
+    SlotsBusy { n_slots: usize },
+    /// The device is gone, at this step as far as it is known. Sticky: later calls on the same [`crate::Gpu`] return it again.
+    DeviceLost { step: String },
     /// Any other Vulkan error.
-    Vulkan {
-        /// The call.
-        call: &'static str,
-        /// The result code.
-        code: i32,
-    },
+    Vulkan { call: &'static str, code: i32 },
 }
 
 /// Why a weight file was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum WeightsError {
     /// The file cannot be opened or mapped.
-    Io {
-        /// Path.
-        path: String,
-        /// Reason.
-        reason: String,
-    },
+    Io { path: String, reason: String },
     /// It does not start with the magic of a weight file.
     NotWeights,
     /// A format version that this runtime does not read.
-    Version {
-        /// Version of the file.
-        found: u32,
-        /// Version that is read.
-        supported: u32,
-    },
-    /// Fewer or more bytes than the program's weights.
-    Size {
-        /// Bytes of payload that the program needs.
-        need: u64,
-        /// Bytes there.
-        got: u64,
-    },
-    /// Weights of another program or of another compilation.
-    Foreign {
-        /// Hash that the program records.
-        need: u64,
-        /// Hash in the file's header.
-        got: u64,
-    },
-    /// The payload does not match the hash: flipped or overwritten bytes.
-    Corrupt {
-        /// Hash in the header.
-        need: u64,
-        /// Hash of the bytes.
-        got: u64,
-    },
+    Version { found: u32, supported: u32 },
+    /// Fewer or more bytes of payload than the program's weights.
+    Size { need: u64, got: u64 },
+    /// Weights of another program or of another compilation: the header has another hash.
+    Foreign { need: u64, got: u64 },
+    /// The bytes do not have the hash: flipped or overwritten.
+    Corrupt { need: u64, got: u64 },
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Loader(reason) => write!(f, "no usable Vulkan loader: {reason}"),
-            Error::NoDevice { wanted, found } => {
-                write!(f, "no Vulkan device matches {wanted}; found: {}", list(found))
-            }
+            Error::NoDevice { wanted, found } => write!(f, "no Vulkan device matches {wanted}; found: {found:?}"),
             Error::NoValidationLayer => write!(f, "VK_LAYER_KHRONOS_validation is not installed"),
             Error::Requirement { what, need, fact } => {
                 write!(f, "this GPU offers {what} {fact}, the program needs {need}")
@@ -164,10 +101,6 @@ impl From<WeightsError> for Error {
     fn from(error: WeightsError) -> Error {
         Error::Weights(error)
     }
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// Names the Vulkan call in an error.

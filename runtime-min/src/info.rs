@@ -1,8 +1,10 @@
 //! Facts of a device: limits, features, cooperative-matrix shapes, memory. What `require` checks and `jvc probe` prints.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 
 use ash::vk;
+
+use crate::instance::Instance;
 
 /// Kind of device, in the order in which [`crate::Select::Auto`] prefers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,36 +23,28 @@ pub enum GpuKind {
 
 /// A Vulkan device and what it can do.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
 pub struct GpuInfo {
     /// Position in the loader's list; what [`crate::Select::Index`] takes.
     pub index: usize,
-    /// Device name.
     pub name: String,
-    /// Kind.
     pub kind: GpuKind,
-    /// PCI vendor.
     pub vendor_id: u32,
-    /// PCI device.
     pub device_id: u32,
     /// Stable identity of the device.
     pub uuid: [u8; 16],
-    /// Driver name.
     pub driver: String,
-    /// Driver's own version text.
+    /// The driver's own version text.
     pub driver_info: String,
-    /// Driver version number.
     pub driver_version: u32,
-    /// Vulkan version (major, minor, patch).
+    /// Major, minor, patch.
     pub api_version: (u32, u32, u32),
     /// Identity of pipeline cache data.
     pub pipeline_cache_uuid: [u8; 16],
-    /// Limits.
     pub limits: Limits,
-    /// Features.
     pub features: Features,
-    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope.
+    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope, sorted.
     pub cooperative: Vec<CooperativeShape>,
-    /// Memory heaps.
     pub heaps: Vec<Heap>,
     /// Device extensions, sorted.
     pub extensions: Vec<String>,
@@ -58,24 +52,19 @@ pub struct GpuInfo {
 
 /// Limits that matter to compute programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
 pub struct Limits {
     /// Invocations of a workgroup.
     pub max_workgroup: u32,
-    /// Invocations of a workgroup per dimension.
     pub max_workgroup_size: [u32; 3],
-    /// Workgroups of a dispatch per dimension.
     pub max_workgroup_count: [u32; 3],
     /// Shared memory of a workgroup.
     pub shared_bytes: u32,
-    /// Push constants.
     pub push_bytes: u32,
-    /// One allocation.
     pub max_allocation_bytes: u64,
-    /// One buffer; 0 when the driver does not say.
+    /// 0 when the driver does not say.
     pub max_buffer_bytes: u64,
-    /// One storage-buffer binding.
     pub max_storage_range: u32,
-    /// Alignment of binding offsets.
     pub min_storage_offset_alignment: u64,
     /// Default subgroup size.
     pub subgroup: u32,
@@ -85,22 +74,18 @@ pub struct Limits {
     pub timestamp_period_ns: f32,
 }
 
-/// Features that programs ask for.
+/// Features that programs ask for: storage and arithmetic of element types, and what the runtime itself needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the others say it")]
 pub struct Features {
-    /// 8-bit storage and arithmetic.
     pub int8: bool,
-    /// 16-bit integer storage and arithmetic.
     pub int16: bool,
-    /// 16-bit float storage and arithmetic.
     pub float16: bool,
-    /// 64-bit integers.
     pub int64: bool,
-    /// 64-bit floats.
     pub float64: bool,
-    /// bfloat16 type and cooperative matrices of it (VK_KHR_shader_bfloat16).
+    /// VK_KHR_shader_bfloat16, with cooperative matrices.
     pub bfloat16: bool,
-    /// Vulkan memory model with device scope.
+    /// With device scope.
     pub memory_model: bool,
     /// Pipelines may force a subgroup size.
     pub subgroup_size_control: bool,
@@ -108,45 +93,35 @@ pub struct Features {
     pub full_subgroups: bool,
     /// VK_KHR_cooperative_matrix.
     pub cooperative_matrix: bool,
-    /// Buffer addresses: needed by every program.
+    /// Needed by every program.
     pub buffer_address: bool,
     /// Timeline semaphores: needed by every program.
     pub timeline: bool,
-    /// Robust buffer access.
     pub robust: bool,
-    /// Subgroup operations on small and 64-bit types.
+    /// Subgroup operations on 8-, 16- and 64-bit types.
     pub subgroup_extended_types: bool,
 }
 
-/// One row of the cooperative-matrix table.
+/// One row of the cooperative-matrix table: sizes, and component types by name (`f16`, `bf16`, `s8`, …).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are those of Vulkan")]
 pub struct CooperativeShape {
-    /// Rows of the result.
     pub m: u32,
-    /// Columns of the result.
     pub n: u32,
-    /// Summed dimension.
     pub k: u32,
-    /// Component type of A (`f16`, `bf16`, `s8`, …).
     pub a: &'static str,
-    /// Component type of B.
     pub b: &'static str,
-    /// Component type of C.
     pub c: &'static str,
-    /// Component type of the result.
     pub result: &'static str,
 }
 
-/// One memory heap.
+/// One memory heap, and what the best of its memory types can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of Vulkan")]
 pub struct Heap {
-    /// Bytes.
     pub bytes: u64,
-    /// Near the GPU.
     pub device_local: bool,
-    /// Some memory type of this heap is visible to the host.
     pub host_visible: bool,
-    /// Some host-visible memory type of this heap is cached.
     pub host_cached: bool,
 }
 
@@ -154,23 +129,27 @@ pub struct Heap {
 #[repr(C)]
 pub(crate) struct Bfloat16Features {
     pub(crate) s_type: vk::StructureType,
-    pub(crate) p_next: *mut std::ffi::c_void,
+    pub(crate) p_next: *mut c_void,
     pub(crate) ty: vk::Bool32,
     pub(crate) dot_product: vk::Bool32,
     pub(crate) cooperative_matrix: vk::Bool32,
 }
 
-// SAFETY: the layout is that of the C struct, with s_type and p_next first.
+// SAFETY: the layout is that of the C struct, which is allowed in both chains.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
-// SAFETY: as above; the struct is also allowed in the chain of VkDeviceCreateInfo.
+// SAFETY: as above.
 unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
 
 impl Default for Bfloat16Features {
     fn default() -> Self {
-        let s_type = vk::StructureType::from_raw(1_000_141_000);
+        let s_type = vk::StructureType::from_raw(BFLOAT16_TYPE);
         Bfloat16Features { s_type, p_next: std::ptr::null_mut(), ty: 0, dot_product: 0, cooperative_matrix: 0 }
     }
 }
+
+pub(crate) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
+/// First number of the extension's enumerants: its feature struct, and its component type.
+const BFLOAT16_TYPE: i32 = 1_000_141_000;
 
 impl GpuInfo {
     /// True if the device has the extension.
@@ -178,12 +157,7 @@ impl GpuInfo {
         name.to_str().is_ok_and(|name| self.extensions.binary_search_by(|have| have.as_str().cmp(name)).is_ok())
     }
 
-    pub(crate) fn query(
-        entry: &ash::Entry,
-        instance: &ash::Instance,
-        physical: vk::PhysicalDevice,
-        index: usize,
-    ) -> GpuInfo {
+    pub(crate) fn query(instance: &Instance, physical: vk::PhysicalDevice, index: usize) -> GpuInfo {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
@@ -194,7 +168,7 @@ impl GpuInfo {
             .push_next(&mut sizes)
             .push_next(&mut m4);
         // SAFETY: `physical` belongs to `instance`; drivers skip structs of the chain that they do not know.
-        unsafe { instance.get_physical_device_properties2(physical, &mut chain) };
+        unsafe { instance.raw.get_physical_device_properties2(physical, &mut chain) };
         let base = chain.properties;
         let mut info = GpuInfo {
             index,
@@ -211,12 +185,12 @@ impl GpuInfo {
             limits: limits(&base.limits, &v11, &sizes, &m4),
             features: Features::default(),
             cooperative: Vec::new(),
-            heaps: heaps(instance, physical),
-            extensions: extensions(instance, physical),
+            heaps: heaps(&instance.raw, physical),
+            extensions: extensions(&instance.raw, physical),
         };
-        info.features = info.query_features(instance, physical);
+        info.features = info.query_features(&instance.raw, physical);
         if info.features.cooperative_matrix {
-            info.cooperative = cooperative_shapes(entry, instance, physical);
+            info.cooperative = cooperative_shapes(instance, physical);
         }
         info
     }
@@ -228,7 +202,7 @@ impl GpuInfo {
         let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut bf16 = Bfloat16Features::default();
         let mut chain = vk::PhysicalDeviceFeatures2::default().push_next(&mut v11).push_next(&mut v12);
-        if self.has_subgroup_size_control() {
+        if self.api_version >= (1, 3, 0) || self.has_extension(ash::ext::subgroup_size_control::NAME) {
             chain = chain.push_next(&mut control);
         }
         if self.has_extension(ash::khr::cooperative_matrix::NAME) {
@@ -258,14 +232,7 @@ impl GpuInfo {
             subgroup_extended_types: on(v12.shader_subgroup_extended_types),
         }
     }
-
-    /// Core since 1.3.
-    pub(crate) fn has_subgroup_size_control(&self) -> bool {
-        self.api_version >= (1, 3, 0) || self.has_extension(ash::ext::subgroup_size_control::NAME)
-    }
 }
-
-pub(crate) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 
 fn limits(
     base: &vk::PhysicalDeviceLimits,
@@ -317,48 +284,26 @@ fn heaps(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<Heap> {
     memory.memory_heaps_as_slice().iter().enumerate().map(describe).collect()
 }
 
-fn cooperative_shapes(
-    entry: &ash::Entry,
-    instance: &ash::Instance,
-    physical: vk::PhysicalDevice,
-) -> Vec<CooperativeShape> {
-    let api = ash::khr::cooperative_matrix::Instance::new(entry, instance);
+fn cooperative_shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<CooperativeShape> {
+    let api = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension, so the loader knows the function.
     let rows = unsafe { api.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
-    let mut shapes: Vec<CooperativeShape> = rows
-        .iter()
-        .filter(|row| row.scope == vk::ScopeKHR::SUBGROUP)
-        .map(|row| CooperativeShape {
-            m: row.m_size,
-            n: row.n_size,
-            k: row.k_size,
-            a: component(row.a_type),
-            b: component(row.b_type),
-            c: component(row.c_type),
-            result: component(row.result_type),
-        })
-        .collect();
+    let shape = |row: &vk::CooperativeMatrixPropertiesKHR<'_>| {
+        let [a, b, c, result] = [row.a_type, row.b_type, row.c_type, row.result_type].map(component);
+        CooperativeShape { m: row.m_size, n: row.n_size, k: row.k_size, a, b, c, result }
+    };
+    let mut shapes: Vec<_> = rows.iter().filter(|row| row.scope == vk::ScopeKHR::SUBGROUP).map(shape).collect();
     shapes.sort();
     shapes.dedup();
     shapes
 }
 
 fn component(ty: vk::ComponentTypeKHR) -> &'static str {
-    const BFLOAT16_KHR: i32 = 1_000_141_000;
-    match ty {
-        vk::ComponentTypeKHR::FLOAT16 => "f16",
-        vk::ComponentTypeKHR::FLOAT32 => "f32",
-        vk::ComponentTypeKHR::FLOAT64 => "f64",
-        vk::ComponentTypeKHR::SINT8 => "s8",
-        vk::ComponentTypeKHR::SINT16 => "s16",
-        vk::ComponentTypeKHR::SINT32 => "s32",
-        vk::ComponentTypeKHR::SINT64 => "s64",
-        vk::ComponentTypeKHR::UINT8 => "u8",
-        vk::ComponentTypeKHR::UINT16 => "u16",
-        vk::ComponentTypeKHR::UINT32 => "u32",
-        vk::ComponentTypeKHR::UINT64 => "u64",
-        other if other.as_raw() == BFLOAT16_KHR => "bf16",
-        _ => "unknown",
+    // In the order of Vulkan's enumeration.
+    const NAMES: [&str; 11] = ["f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"];
+    match ty.as_raw() {
+        BFLOAT16_TYPE => "bf16",
+        index => usize::try_from(index).ok().and_then(|index| NAMES.get(index)).copied().unwrap_or("unknown"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ash::vk;
 
+use crate::bindings;
 use crate::error::{Error, Named as _};
 use crate::gpu::Device;
 
@@ -35,7 +36,7 @@ pub struct KernelDesc<'a> {
 }
 
 /// A built kernel.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Kernel {
     pub(crate) pipeline: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
@@ -69,33 +70,28 @@ impl Kernels {
         descs: &[KernelDesc<'_>],
         cache: vk::PipelineCache,
     ) -> Result<Kernels, Error> {
-        let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(descs.len());
         let next = AtomicUsize::new(0);
         let work = || {
             let mut built = Vec::new();
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(desc) = descs.get(index) else { break built };
-                built.push((index, build_one(device, desc, cache)));
+                let mut kernel = Kernel { n_bases: desc.n_bases, n_operands: desc.n_operands, ..Kernel::default() };
+                let result = kernel.build(device, desc, cache);
+                built.push((index, kernel, result));
             }
         };
-        let mut all = match n_threads {
-            0 | 1 => work(),
-            _ => std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
-                threads
-                    .into_iter()
-                    .flat_map(|thread| thread.join().expect("building a kernel does not panic"))
-                    .collect()
-            }),
-        };
-        all.sort_by_key(|(index, _)| *index);
-        let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().map(|(_, kernel)| kernel).partition(Result::is_ok);
-        let kernels = Kernels { device: Arc::clone(device), list: good.into_iter().flatten().collect() };
-        match bad.into_iter().find_map(Result::err) {
-            Some(error) => Err(error),
-            None => Ok(kernels),
-        }
+        let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(descs.len());
+        let mut all = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
+            let mut all = work();
+            all.extend(others.into_iter().flat_map(|t| t.join().expect("building a kernel does not panic")));
+            all
+        });
+        all.sort_by_key(|(index, ..)| *index);
+        let list = all.iter().map(|(_, kernel, _)| *kernel).collect();
+        let kernels = Kernels { device: Arc::clone(device), list };
+        all.into_iter().try_for_each(|(.., result)| result).map(|()| kernels)
     }
 
     /// True when some kernel is in bindings form.
@@ -110,100 +106,64 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
+        let raw = &self.device.raw;
         for kernel in &self.list {
-            destroy(&self.device, kernel);
+            // SAFETY: sessions, which use the pipelines, hold the model and thus have gone; null handles are allowed.
+            unsafe {
+                raw.destroy_pipeline(kernel.pipeline, None);
+                raw.destroy_pipeline_layout(kernel.layout, None);
+                raw.destroy_descriptor_set_layout(kernel.set_layout, None);
+            }
         }
     }
 }
 
-fn destroy(device: &Device, kernel: &Kernel) {
-    // SAFETY: sessions, which use the pipelines, hold the model and thus outlive this; null handles are allowed.
-    unsafe {
-        device.raw.destroy_pipeline(kernel.pipeline, None);
-        device.raw.destroy_pipeline_layout(kernel.layout, None);
-        device.raw.destroy_descriptor_set_layout(kernel.set_layout, None);
-    }
-}
-
-fn build_one(device: &Device, desc: &KernelDesc<'_>, cache: vk::PipelineCache) -> Result<Kernel, Error> {
-    let mut kernel = Kernel {
-        pipeline: vk::Pipeline::null(),
-        layout: vk::PipelineLayout::null(),
-        set_layout: vk::DescriptorSetLayout::null(),
-        n_bases: desc.n_bases,
-        n_operands: desc.n_operands,
-    };
-    let built = build_parts(device, desc, cache, &mut kernel);
-    if built.is_err() {
-        destroy(device, &kernel);
-    }
-    built.map(|()| kernel)
-}
-
-fn build_parts(
-    device: &Device,
-    desc: &KernelDesc<'_>,
-    cache: vk::PipelineCache,
-    kernel: &mut Kernel,
-) -> Result<(), Error> {
-    let code = desc.code.words()?;
-    build_layout(device, kernel)?;
-    let info = vk::ShaderModuleCreateInfo::default().code(&code);
-    // SAFETY: the module comes from the compiler, which validated it; a wrong one is the driver's to refuse.
-    let module = unsafe { device.raw.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
-    let mut size =
-        vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(desc.subgroup);
-    let mut stage =
-        vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE).module(module).name(c"main");
-    // Without size control there is one size only, which the requirements have checked.
-    if desc.subgroup != 0 && device.info.features.subgroup_size_control {
-        stage = stage.push_next(&mut size);
-        if device.info.features.full_subgroups {
-            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
+impl Kernel {
+    fn build(&mut self, device: &Device, desc: &KernelDesc<'_>, cache: vk::PipelineCache) -> Result<(), Error> {
+        let code = desc.code.words()?;
+        self.build_layout(device)?;
+        let info = vk::ShaderModuleCreateInfo::default().code(&code);
+        // SAFETY: the module comes from the compiler, which validated it; a wrong one is the driver's to refuse.
+        let module = unsafe { device.raw.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
+        let mut size =
+            vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(desc.subgroup);
+        let stage = vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE);
+        let mut stage = stage.module(module).name(c"main");
+        // Without size control there is one size only, which the requirements have checked.
+        if desc.subgroup != 0 && device.info.features.subgroup_size_control {
+            stage = stage.push_next(&mut size);
+            if device.info.features.full_subgroups {
+                stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
+            }
         }
-    }
-    let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(kernel.layout)];
-    // SAFETY: module, layout and cache are ours; the cache is synchronised by the driver. The module may go once it is done.
-    let result = unsafe {
-        let result = device.raw.create_compute_pipelines(cache, &info, None);
-        device.raw.destroy_shader_module(module, None);
-        result
-    };
-    kernel.pipeline = result.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
-    Ok(())
-}
-
-fn build_layout(device: &Device, kernel: &mut Kernel) -> Result<(), Error> {
-    let push_bytes = u32::from(kernel.n_bases) * 8 + u32::from(kernel.n_operands) * 4;
-    let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size: push_bytes }];
-    let mut layout = vk::PipelineLayoutCreateInfo::default();
-    let sets;
-    if kernel.n_bases == 0 {
-        let binding = |n| {
-            vk::DescriptorSetLayoutBinding::default()
-                .binding(n)
-                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                .descriptor_count(1)
-                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout)];
+        // SAFETY: module, layout and cache are ours; the driver synchronises the cache. The module may go once it is done.
+        let result = unsafe {
+            let result = device.raw.create_compute_pipelines(cache, &info, None);
+            device.raw.destroy_shader_module(module, None);
+            result
         };
-        let bindings: Vec<_> = (0..u32::from(kernel.n_operands)).map(binding).collect();
-        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-        // SAFETY: a plain creation.
-        kernel.set_layout =
-            unsafe { device.raw.create_descriptor_set_layout(&info, None) }.named("vkCreateDescriptorSetLayout")?;
-        sets = [kernel.set_layout];
-        layout = layout.set_layouts(&sets);
-    } else {
-        if push_bytes > device.info.limits.push_bytes {
-            return Err(Error::Requirement {
-                what: "push constant bytes",
-                need: push_bytes.to_string(),
-                fact: device.info.limits.push_bytes.to_string(),
-            });
-        }
-        layout = layout.push_constant_ranges(&range);
+        self.pipeline = result.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
+        Ok(())
     }
-    // SAFETY: the set layout is ours.
-    kernel.layout = unsafe { device.raw.create_pipeline_layout(&layout, None) }.named("vkCreatePipelineLayout")?;
-    Ok(())
+
+    fn build_layout(&mut self, device: &Device) -> Result<(), Error> {
+        let size = u32::from(self.n_bases) * 8 + u32::from(self.n_operands) * 4;
+        let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size }];
+        let mut layout = vk::PipelineLayoutCreateInfo::default();
+        let limit = device.info.limits.push_bytes;
+        if self.n_bases > 0 && size > limit {
+            let (need, fact) = (size.to_string(), limit.to_string());
+            return Err(Error::Requirement { what: "push constant bytes", need, fact });
+        }
+        if self.n_bases > 0 {
+            layout = layout.push_constant_ranges(&range);
+        } else {
+            self.set_layout = bindings::set_layout(device, self.n_operands)?;
+            layout = layout.set_layouts(std::slice::from_ref(&self.set_layout));
+        }
+        // SAFETY: the set layout is ours.
+        self.layout = unsafe { device.raw.create_pipeline_layout(&layout, None) }.named("vkCreatePipelineLayout")?;
+        Ok(())
+    }
 }

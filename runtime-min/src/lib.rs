@@ -39,11 +39,13 @@
 
 #![allow(unsafe_code, reason = "Vulkan is called here and nowhere else; each block says why it is sound")]
 
+mod bindings;
 mod cache;
 mod element;
 mod error;
 mod gpu;
 mod info;
+mod instance;
 mod kernel;
 mod mapped;
 mod memory;
@@ -52,21 +54,21 @@ mod program;
 mod recorder;
 mod require;
 mod session;
-mod validation;
 mod weights;
 
+pub use bindings::{Bound, Region};
 pub use cache::CacheDir;
 pub use element::{Element, bytes_of, bytes_of_mut};
 pub use error::{Error, WeightsError};
 pub use gpu::{BorrowedDevice, Fault, Gpu, Options, Select};
 pub use info::{CooperativeShape, Features, GpuInfo, GpuKind, Heap, Limits};
+pub use instance::{Validation, ValidationLog};
 pub use kernel::{KernelDesc, Spirv};
 pub use mapped::map_file;
 pub use memory::{Buffer, MemoryKind};
 pub use profile::{Profile, StepTime};
 pub use program::{EntryDesc, IoDesc, Model, ProgramDesc, StateInit};
-pub use recorder::{Base, Bound, Groups, Recorder, Region};
+pub use recorder::{Base, Groups, Recorder};
 pub use require::{Cooperative, Requirements};
 pub use session::{Arenas, MemoryReport, Session, SessionOptions, SlotBytes, Ticket};
-pub use validation::{Validation, ValidationLog};
 pub use weights::{WeightSource, WeightsDesc, content_hash};

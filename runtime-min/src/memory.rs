@@ -40,11 +40,8 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Gpu {
-    /// Allocates a buffer of at least `bytes`, with undefined contents.
-    ///
-    /// # Errors
-    ///
-    /// When it is larger than the device's limit, or memory has run out.
+    /// Allocates a buffer of at least `bytes`, with undefined contents. An error when it is larger than the device's limit, or memory
+    /// has run out.
     pub fn buffer(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer, Error> {
         Buffer::new(&self.0, bytes, kind, "a buffer")
     }
@@ -52,36 +49,35 @@ impl Gpu {
 
 impl Buffer {
     pub(crate) fn new(device: &Arc<Device>, bytes: u64, kind: MemoryKind, what: &'static str) -> Result<Buffer, Error> {
+        use vk::BufferUsageFlags as Usage;
         let bytes = bytes.max(1).next_multiple_of(256);
         let limit = device.info.limits.max_allocation_bytes;
         if bytes > limit {
-            return Err(Error::Requirement {
-                what: "bytes of one allocation",
-                need: bytes.to_string(),
-                fact: limit.to_string(),
-            });
+            let (need, fact) = (bytes.to_string(), limit.to_string());
+            return Err(Error::Requirement { what: "bytes of one allocation", need, fact });
         }
-        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
-            | vk::BufferUsageFlags::TRANSFER_SRC
-            | vk::BufferUsageFlags::TRANSFER_DST
-            | vk::BufferUsageFlags::INDIRECT_BUFFER
-            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        let copies = Usage::TRANSFER_SRC | Usage::TRANSFER_DST;
+        let usage = Usage::STORAGE_BUFFER | Usage::INDIRECT_BUFFER | Usage::SHADER_DEVICE_ADDRESS | copies;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
-        // SAFETY: a plain creation; the handle is destroyed by `Drop` or below.
+        // SAFETY: a plain creation; `Drop` destroys the handle.
         let handle = unsafe { device.raw.create_buffer(&info, None) }.named("vkCreateBuffer")?;
-        match allocate(device, handle, kind, what) {
-            Ok((memory, mapped)) => {
-                let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
-                // SAFETY: the buffer has the usage flag and is bound.
-                let address = unsafe { device.raw.get_buffer_device_address(&info) };
-                Ok(Buffer { device: Arc::clone(device), handle, memory, bytes, address, mapped })
-            }
-            Err(error) => {
-                // SAFETY: nothing is bound to the buffer.
-                unsafe { device.raw.destroy_buffer(handle, None) };
-                Err(error)
-            }
+        let memory = vk::DeviceMemory::null();
+        let mut buffer = Buffer { device: Arc::clone(device), handle, memory, bytes, address: 0, mapped: None };
+        buffer.memory = allocate(device, handle, kind, what)?;
+        // SAFETY: the memory is new and made for this buffer, which has the usage flag of addresses.
+        unsafe {
+            device.raw.bind_buffer_memory(handle, buffer.memory, 0).named("vkBindBufferMemory")?;
+            buffer.address =
+                device.raw.get_buffer_device_address(&vk::BufferDeviceAddressInfo::default().buffer(handle));
         }
+        if kind != MemoryKind::Device {
+            let flags = vk::MemoryMapFlags::empty();
+            // SAFETY: the memory is host-visible and not mapped yet.
+            let pointer =
+                unsafe { device.raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, flags) }.named("vkMapMemory")?;
+            buffer.mapped = NonNull::new(pointer.cast()).map(|pointer| Mapped(Mutex::new(pointer)));
+        }
+        Ok(buffer)
     }
 
     /// Bytes, a multiple of 256.
@@ -94,49 +90,45 @@ impl Buffer {
         self.address
     }
 
-    /// Copies bytes in. The caller has seen to it that no run uses them.
-    ///
-    /// # Errors
-    ///
-    /// When they do not fit, or the copy through staging memory fails.
+    /// Copies bytes in. The caller has seen to it that no run uses them. An error when they do not fit, or the device is lost.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.check_range(offset, bytes.len())?;
-        if self.with_mapped(offset, |to| {
+        match &self.mapped {
             // SAFETY: the range was checked; host threads are kept apart by the lock.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
-        }) || bytes.is_empty()
-        {
-            return Ok(());
+            Some(mapped) => unsafe {
+                let to = lock(&mapped.0);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr().add(offset as usize), bytes.len());
+                Ok(())
+            },
+            None if bytes.is_empty() => Ok(()),
+            None => {
+                let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Upload, "a staging buffer")?;
+                staging.write(0, bytes)?;
+                self.copy_from(&staging, 0, offset, bytes.len() as u64)
+            }
         }
-        let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Upload, "a staging buffer")?;
-        staging.write(0, bytes)?;
-        self.copy_from(&staging, 0, offset, bytes.len() as u64)
     }
 
-    /// Copies bytes out. The caller has waited for the runs that write them.
-    ///
-    /// # Errors
-    ///
-    /// As [`Buffer::write`].
+    /// Copies bytes out. The caller has waited for the runs that write them. Errors as of [`Buffer::write`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.check_range(offset, bytes.len())?;
-        if self.with_mapped(offset, |from| {
-            // SAFETY: the range was checked.
-            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
-        }) || bytes.is_empty()
-        {
-            return Ok(());
+        match &self.mapped {
+            // SAFETY: as in `write`.
+            Some(mapped) => unsafe {
+                let from = lock(&mapped.0);
+                std::ptr::copy_nonoverlapping(from.as_ptr().add(offset as usize), bytes.as_mut_ptr(), bytes.len());
+                Ok(())
+            },
+            None if bytes.is_empty() => Ok(()),
+            None => {
+                let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Readback, "a staging buffer")?;
+                staging.copy_from(self, offset, 0, bytes.len() as u64)?;
+                staging.read(0, bytes)
+            }
         }
-        let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Readback, "a staging buffer")?;
-        staging.copy_from(self, offset, 0, bytes.len() as u64)?;
-        staging.read(0, bytes)
     }
 
-    /// Fills the whole buffer with a word, ordered against all runs.
-    ///
-    /// # Errors
-    ///
-    /// When the device is lost.
+    /// Fills the whole buffer with a word, ordered against all runs. An error when the device is lost.
     pub fn fill(&self, word: u32) -> Result<(), Error> {
         self.device.one_time("a buffer fill", |raw, commands| {
             // SAFETY: the command buffer is recording and the buffer outlives it: `one_time` waits.
@@ -155,14 +147,6 @@ impl Buffer {
     /// The mapped bytes, for parallel upload; `None` for memory that the host does not see.
     pub(crate) fn mapped(&self) -> Option<NonNull<u8>> {
         self.mapped.as_ref().map(|mapped| *lock(&mapped.0))
-    }
-
-    fn with_mapped(&self, offset: u64, copy: impl FnOnce(*mut u8)) -> bool {
-        let Some(mapped) = &self.mapped else { return false };
-        let base = lock(&mapped.0);
-        // SAFETY: callers check that the offset lies inside the mapping.
-        copy(unsafe { base.as_ptr().add(offset as usize) });
-        true
     }
 
     fn check_range(&self, offset: u64, len: usize) -> Result<(), Error> {
@@ -187,44 +171,25 @@ impl Drop for Buffer {
     }
 }
 
-/// Allocates and binds memory, from the best type that has room.
+/// Allocates memory for a buffer, from the best type that has room.
 fn allocate(
     device: &Device,
     buffer: vk::Buffer,
     kind: MemoryKind,
     what: &'static str,
-) -> Result<(vk::DeviceMemory, Option<Mapped>), Error> {
+) -> Result<vk::DeviceMemory, Error> {
     // SAFETY: the buffer belongs to the device.
     let need = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
     for ty in candidates(device, kind, need.memory_type_bits) {
         let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
-        let info =
-            vk::MemoryAllocateInfo::default().allocation_size(need.size).memory_type_index(ty).push_next(&mut flags);
+        let info = vk::MemoryAllocateInfo::default().allocation_size(need.size).memory_type_index(ty);
         // SAFETY: the type is one that the buffer allows.
-        let memory = match unsafe { device.raw.allocate_memory(&info, None) } {
-            Ok(memory) => memory,
-            Err(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY) => continue,
-            Err(code) => return Err(code).named("vkAllocateMemory"),
-        };
-        // SAFETY: the memory is new and large enough.
-        let bound = unsafe { device.raw.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory");
-        let mapped =
-            bound.and_then(|()| if kind == MemoryKind::Device { Ok(None) } else { map(device, memory).map(Some) });
-        if mapped.is_err() {
-            // SAFETY: the buffer is destroyed by the caller and was never used.
-            unsafe { device.raw.free_memory(memory, None) };
+        match unsafe { device.raw.allocate_memory(&info.push_next(&mut flags), None) } {
+            Err(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY) => {}
+            result => return result.named("vkAllocateMemory"),
         }
-        return mapped.map(|mapped| (memory, mapped));
     }
     Err(Error::OutOfMemory { what, bytes: need.size })
-}
-
-fn map(device: &Device, memory: vk::DeviceMemory) -> Result<Mapped, Error> {
-    // SAFETY: the memory is host-visible and not mapped yet.
-    let pointer = unsafe { device.raw.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }
-        .named("vkMapMemory")?;
-    let pointer = NonNull::new(pointer.cast()).ok_or(Error::Vulkan { call: "vkMapMemory", code: 0 })?;
-    Ok(Mapped(Mutex::new(pointer)))
 }
 
 /// Memory types for a kind, best first. Host-visible ones must be coherent: nothing is flushed by hand.
@@ -236,17 +201,13 @@ fn candidates(device: &Device, kind: MemoryKind, allowed: u32) -> Vec<u32> {
         MemoryKind::Upload => (P::HOST_VISIBLE | P::HOST_COHERENT, P::DEVICE_LOCAL, P::HOST_CACHED),
         MemoryKind::Readback => (P::HOST_VISIBLE | P::HOST_COHERENT, P::HOST_CACHED, P::DEVICE_LOCAL),
     };
-    let types = device.memory.memory_types_as_slice();
     let forbidden = P::PROTECTED | P::LAZILY_ALLOCATED | P::DEVICE_COHERENT_AMD;
-    let fits = |(index, ty): &(usize, &vk::MemoryType)| {
-        allowed & (1 << index) != 0 && ty.property_flags.contains(must) && !ty.property_flags.intersects(forbidden)
+    let rank = |(index, ty): (u32, &vk::MemoryType)| {
+        let (flags, fits) = (ty.property_flags, allowed & (1 << index) != 0);
+        (fits && flags.contains(must) && !flags.intersects(forbidden))
+            .then(|| (!flags.contains(like), flags.intersects(avoid), index))
     };
-    let mut found: Vec<(bool, bool, u32)> = types
-        .iter()
-        .enumerate()
-        .filter(fits)
-        .map(|(index, ty)| (!ty.property_flags.contains(like), ty.property_flags.intersects(avoid), index as u32))
-        .collect();
+    let mut found: Vec<_> = (0..).zip(device.memory.memory_types_as_slice()).filter_map(rank).collect();
     found.sort();
     found.into_iter().map(|(.., index)| index).collect()
 }

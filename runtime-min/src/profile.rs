@@ -29,11 +29,7 @@ pub struct StepTime {
 }
 
 impl Profile {
-    /// Records the session's entry point again.
-    ///
-    /// # Errors
-    ///
-    /// When the device has no timestamps, or as [`crate::Model::session`].
+    /// Records the session's entry point again. Errors as of [`crate::Model::session`], and when the device has no timestamps.
     pub fn new(session: &Session, entry: &EntryDesc<'_>) -> Result<Profile, Error> {
         let device = Arc::clone(&session.model.device);
         if device.info.limits.timestamp_period_ns == 0.0 {
@@ -48,11 +44,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Runs the session once and gives the time of each step.
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::run`]; the first slot must be free.
+    /// Runs the session once and gives the time of each step. Errors as of [`Session::run`]; the first slot must be free.
     pub fn run(
         &mut self,
         session: &mut Session,
@@ -77,11 +69,7 @@ impl Profile {
 
 impl Drop for Profile {
     fn drop(&mut self) {
-        // Runs with this recording were waited for, or the device is lost.
-        if let Some(recording) = &self.recording {
-            recording.destroy(&self.device);
-        }
-        // SAFETY: as above.
+        // SAFETY: runs with this recording were waited for, or the device is lost.
         unsafe { self.device.raw.destroy_query_pool(self.queries, None) };
     }
 }

@@ -79,11 +79,8 @@ pub(crate) struct Loaded {
 }
 
 impl Model {
-    /// Checks the requirements, then builds the kernels while the weights are uploaded.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Requirement`] before anything is built; [`Error::Weights`] for a file that is not this program's.
+    /// Checks the requirements, then builds the kernels while the weights are uploaded. [`Error::Requirement`] before anything is
+    /// built; [`Error::Weights`] for a file that is not this program's.
     pub fn load(
         gpu: &Gpu,
         program: &ProgramDesc<'_>,

@@ -1,9 +1,12 @@
 //! Steps into command buffers: what a program's record function talks to.
 
+use std::sync::Arc;
+
 use ash::vk;
+use ash::vk::{AccessFlags, PipelineStageFlags};
 
 use crate::error::{Error, Named as _};
-use crate::gpu::{CommandPool, Device, full_barrier};
+use crate::gpu::{CommandPool, barrier, full_barrier};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::program::Loaded;
@@ -32,43 +35,16 @@ pub enum Groups {
     Table(u16),
 }
 
-/// A buffer range that a kernel in bindings form gets. Tests only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bound {
-    /// Where.
-    pub region: Region,
-    /// First byte; a multiple of the device's `min_storage_offset_alignment`.
-    pub offset: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// A region of memory that [`Bound`] names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Region {
-    /// Arena chunk of the slot.
-    Arena(u32),
-    /// Weight chunk.
-    Weights(u32),
-    /// Buffer behind a slot of the I/O table.
-    Io(u32),
-    /// The session's state.
-    State,
-    /// The slot's symbol table.
-    Symbols,
-}
-
 /// Drivers have crashed on command buffers with many more.
 const MAX_DISPATCHES: u32 = 3_000;
 
-/// Memory of a slot that steps refer to.
-pub(crate) struct Places<'a> {
-    pub(crate) arena: &'a [Buffer],
-    pub(crate) io_table: &'a Buffer,
-    pub(crate) io: &'a [Option<Buffer>],
-    pub(crate) symbols: &'a Buffer,
+/// Memory of a slot.
+pub(crate) struct SlotMemory {
+    pub(crate) arena: Arc<Vec<Buffer>>,
+    pub(crate) io_table: Buffer,
+    pub(crate) io: Vec<Option<Buffer>>,
+    pub(crate) symbols: Buffer,
     pub(crate) n_symbols: u32,
-    pub(crate) state: Option<&'a Buffer>,
 }
 
 /// What is recorded besides the steps.
@@ -82,13 +58,15 @@ pub(crate) struct Extras {
     pub(crate) trace: Option<vk::Buffer>,
 }
 
-/// Recorded command buffers, submitted in order.
+/// Recorded command buffers, submitted in order. Owners drop it when none of them is pending.
 pub(crate) struct Recording {
-    pub(crate) pool: CommandPool,
     pub(crate) parts: Vec<Part>,
     /// Name of each dispatch.
     pub(crate) labels: Vec<String>,
-    descriptors: Vec<vk::DescriptorPool>,
+    /// Words of the symbol table that are group counts, by triples.
+    pub(crate) group_words: Vec<u16>,
+    pub(crate) descriptors: Vec<vk::DescriptorPool>,
+    pool: CommandPool,
 }
 
 /// One command buffer.
@@ -98,22 +76,22 @@ pub(crate) struct Part {
     pub(crate) first_step: u32,
 }
 
-impl Recording {
-    pub(crate) fn destroy(&self, device: &Device) {
-        self.pool.destroy(device);
+impl Drop for Recording {
+    fn drop(&mut self) {
         for pool in &self.descriptors {
-            // SAFETY: the caller has waited for the command buffers that use its sets.
-            unsafe { device.raw.destroy_descriptor_pool(*pool, None) };
+            // SAFETY: the command buffers that use its sets are not pending.
+            unsafe { self.pool.device.raw.destroy_descriptor_pool(*pool, None) };
         }
     }
 }
 
 /// Records the steps of an entry point, in order.
 pub struct Recorder<'a> {
-    model: &'a Loaded,
-    places: Places<'a>,
+    pub(crate) model: &'a Loaded,
+    pub(crate) memory: &'a SlotMemory,
+    pub(crate) state: Option<&'a Buffer>,
+    pub(crate) recording: Recording,
     extras: Extras,
-    recording: Recording,
     bound: vk::Pipeline,
     n_steps: u32,
     label: String,
@@ -124,22 +102,26 @@ pub struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     pub(crate) fn record(
         model: &'a Loaded,
-        places: Places<'a>,
+        memory: &'a SlotMemory,
+        state: Option<&'a Buffer>,
         extras: Extras,
         steps: &dyn Fn(&mut Recorder<'_>),
     ) -> Result<Recording, Error> {
-        let pool = CommandPool::new(&model.device)?;
-        let recording = Recording { pool, parts: Vec::new(), labels: Vec::new(), descriptors: Vec::new() };
-        let bound = vk::Pipeline::null();
-        let mut recorder =
-            Recorder { model, places, extras, recording, bound, n_steps: 0, label: String::new(), error: None };
-        if let Err(error) = recorder.begin_part() {
-            recorder.recording.destroy(&model.device);
-            return Err(error);
-        }
+        let (pool, descriptors) = (CommandPool::new(&model.device)?, Vec::new());
+        let recording = Recording { parts: Vec::new(), labels: Vec::new(), group_words: Vec::new(), descriptors, pool };
+        let (bound, label) = (vk::Pipeline::null(), String::new());
+        let mut recorder = Recorder { model, memory, state, recording, extras, bound, n_steps: 0, label, error: None };
+        recorder.begin_part()?;
         recorder.start();
         steps(&mut recorder);
-        recorder.finish()
+        recorder.attempt(|recorder| {
+            // Outputs, and symbols that kernels wrote, become visible to the host.
+            let compute = (PipelineStageFlags::COMPUTE_SHADER, AccessFlags::SHADER_WRITE);
+            let host = (PipelineStageFlags::HOST, AccessFlags::HOST_READ);
+            barrier(&model.device.raw, recorder.commands(), compute, host);
+            recorder.end_part()
+        });
+        recorder.error.map_or(Ok(recorder.recording), Err)
     }
 
     /// Names the next dispatch.
@@ -153,59 +135,37 @@ impl<'a> Recorder<'a> {
     pub fn dispatch(&mut self, kernel: u32, bases: &[Base], offsets: &[u32], groups: Groups) {
         self.attempt(|recorder| {
             let kernel = recorder.kernel(kernel)?;
-            let n = (usize::from(kernel.n_bases), usize::from(kernel.n_operands));
-            if n != (bases.len(), offsets.len()) || n.0 == 0 {
-                let got = (bases.len(), offsets.len());
+            let (n, got) = ((kernel.n_bases.into(), kernel.n_operands.into()), (bases.len(), offsets.len()));
+            if n != got || n.0 == 0 {
                 return Err(recorder.mistake(&format!("{got:?} bases and offsets for a kernel with {n:?}")));
             }
-            let mut push = [0; 1024];
-            let mut end = 0;
-            for base in bases {
-                push[end..end + 8].copy_from_slice(&recorder.address(*base)?.to_le_bytes());
-                end += 8;
+            let mut push = [0; u8::MAX as usize * 12];
+            let (addresses, rest) = push.split_at_mut(n.0 * 8);
+            for (base, bytes) in bases.iter().zip(addresses.chunks_exact_mut(8)) {
+                bytes.copy_from_slice(&recorder.address(*base)?.to_le_bytes());
             }
-            for offset in offsets {
-                push[end..end + 4].copy_from_slice(&offset.to_le_bytes());
-                end += 4;
+            for (offset, bytes) in offsets.iter().zip(rest.chunks_exact_mut(4)) {
+                bytes.copy_from_slice(&offset.to_le_bytes());
             }
             recorder.bind(&kernel);
-            let (raw, commands) = (&recorder.model.device.raw, recorder.commands());
+            let (raw, stages) = (&recorder.model.device.raw, vk::ShaderStageFlags::COMPUTE);
+            let push = &push[..n.0 * 8 + n.1 * 4];
             // SAFETY: the command buffer is recording; the layout's range has this size.
-            unsafe {
-                raw.cmd_push_constants(commands, kernel.layout, vk::ShaderStageFlags::COMPUTE, 0, &push[..end]);
-            }
-            recorder.launch(groups)
-        });
-    }
-
-    /// Runs a kernel in bindings form, which the validation layer can see through. Tests only.
-    pub fn dispatch_bound(&mut self, kernel: u32, operands: &[Bound], groups: Groups) {
-        self.attempt(|recorder| {
-            let kernel = recorder.kernel(kernel)?;
-            if kernel.n_bases != 0 || usize::from(kernel.n_operands) != operands.len() {
-                return Err(recorder.mistake("operands do not fit the kernel's bindings"));
-            }
-            recorder.bind(&kernel);
-            recorder.bind_operands(&kernel, operands)?;
+            unsafe { raw.cmd_push_constants(recorder.commands(), kernel.layout, stages, 0, push) };
             recorder.launch(groups)
         });
     }
 
     /// Makes all writes before it visible to all reads, writes and indirect arguments after it.
     pub fn barrier(&mut self) {
-        if self.error.is_some() {
-            return;
-        }
-        let barrier = [vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::SHADER_WRITE).dst_access_mask(
-            vk::AccessFlags::SHADER_READ | vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::INDIRECT_COMMAND_READ,
-        )];
-        let compute = vk::PipelineStageFlags::COMPUTE_SHADER;
-        let after = compute | vk::PipelineStageFlags::DRAW_INDIRECT;
-        let none = vk::DependencyFlags::empty();
-        // SAFETY: the command buffer is recording.
-        unsafe {
-            self.model.device.raw.cmd_pipeline_barrier(self.commands(), compute, after, none, &barrier, &[], &[]);
-        }
+        self.attempt(|recorder| {
+            let compute = PipelineStageFlags::COMPUTE_SHADER;
+            let access = AccessFlags::SHADER_READ | AccessFlags::SHADER_WRITE | AccessFlags::INDIRECT_COMMAND_READ;
+            let (from, to) =
+                ((compute, AccessFlags::SHADER_WRITE), (compute | PipelineStageFlags::DRAW_INDIRECT, access));
+            barrier(&recorder.model.device.raw, recorder.commands(), from, to);
+            Ok(())
+        });
     }
 
     /// Starts another submission: for devices whose watchdog would end a longer one.
@@ -216,7 +176,7 @@ impl<'a> Recorder<'a> {
         });
     }
 
-    fn attempt(&mut self, action: impl FnOnce(&mut Self) -> Result<(), Error>) {
+    pub(crate) fn attempt(&mut self, action: impl FnOnce(&mut Self) -> Result<(), Error>) {
         if self.error.is_none() {
             self.error = action(self).err();
         }
@@ -231,39 +191,14 @@ impl<'a> Recorder<'a> {
             // SAFETY: the profile makes the pool for one query more than there are steps.
             unsafe {
                 raw.cmd_reset_query_pool(commands, queries, 0, n);
-                raw.cmd_write_timestamp(commands, vk::PipelineStageFlags::BOTTOM_OF_PIPE, queries, 0);
+                raw.cmd_write_timestamp(commands, PipelineStageFlags::BOTTOM_OF_PIPE, queries, 0);
             }
         }
-    }
-
-    fn finish(mut self) -> Result<Recording, Error> {
-        self.attempt(|recorder| {
-            recorder.show_host();
-            recorder.end_part()
-        });
-        match self.error {
-            None => Ok(self.recording),
-            Some(error) => {
-                self.recording.destroy(&self.model.device);
-                Err(error)
-            }
-        }
-    }
-
-    /// Outputs, and symbols that kernels wrote, become visible to the host.
-    fn show_host(&self) {
-        let barrier = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
-            .dst_access_mask(vk::AccessFlags::HOST_READ)];
-        let (from, to) = (vk::PipelineStageFlags::COMPUTE_SHADER, vk::PipelineStageFlags::HOST);
-        let none = vk::DependencyFlags::empty();
-        // SAFETY: the command buffer is recording.
-        unsafe { self.model.device.raw.cmd_pipeline_barrier(self.commands(), from, to, none, &barrier, &[], &[]) };
     }
 
     fn begin_part(&mut self) -> Result<(), Error> {
-        let commands = self.recording.pool.begin(&self.model.device, vk::CommandBufferUsageFlags::empty())?;
-        self.recording.parts.push(Part { commands, first_step: self.n_steps });
+        let part = Part { commands: self.recording.pool.begin()?, first_step: self.n_steps };
+        self.recording.parts.push(part);
         self.bound = vk::Pipeline::null();
         Ok(())
     }
@@ -273,13 +208,16 @@ impl<'a> Recorder<'a> {
         unsafe { self.model.device.raw.end_command_buffer(self.commands()) }.named("vkEndCommandBuffer")
     }
 
-    fn commands(&self) -> vk::CommandBuffer {
-        self.recording.parts.last().expect("recording starts with a part").commands
+    fn part(&self) -> &Part {
+        self.recording.parts.last().expect("recording starts with a part")
     }
 
-    fn kernel(&mut self, index: u32) -> Result<Kernel, Error> {
-        let first = self.recording.parts.last().expect("recording starts with a part").first_step;
-        if self.n_steps - first == MAX_DISPATCHES {
+    pub(crate) fn commands(&self) -> vk::CommandBuffer {
+        self.part().commands
+    }
+
+    pub(crate) fn kernel(&mut self, index: u32) -> Result<Kernel, Error> {
+        if self.n_steps - self.part().first_step == MAX_DISPATCHES {
             self.end_part()?;
             self.begin_part()?;
         }
@@ -287,18 +225,17 @@ impl<'a> Recorder<'a> {
     }
 
     fn address(&self, base: Base) -> Result<u64, Error> {
-        let (weights, places) = (&self.model.weights, &self.places);
         let buffer = match base {
-            Base::Arena(chunk) => places.arena.get(chunk as usize),
-            Base::Weights(chunk) => weights.get(chunk as usize),
-            Base::IoTable => Some(places.io_table),
-            Base::State => places.state,
-            Base::Symbols => Some(places.symbols),
+            Base::Arena(chunk) => self.memory.arena.get(chunk as usize),
+            Base::Weights(chunk) => self.model.weights.get(chunk as usize),
+            Base::IoTable => Some(&self.memory.io_table),
+            Base::State => self.state,
+            Base::Symbols => Some(&self.memory.symbols),
         };
         buffer.map(Buffer::address).ok_or_else(|| self.mistake(&format!("{base:?} does not exist")))
     }
 
-    fn bind(&mut self, kernel: &Kernel) {
+    pub(crate) fn bind(&mut self, kernel: &Kernel) {
         if self.bound != kernel.pipeline {
             let (raw, point) = (&self.model.device.raw, vk::PipelineBindPoint::COMPUTE);
             // SAFETY: the command buffer is recording; sessions keep the model's pipelines alive.
@@ -307,25 +244,24 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn launch(&mut self, groups: Groups) -> Result<(), Error> {
+    pub(crate) fn launch(&mut self, groups: Groups) -> Result<(), Error> {
         let (device, commands) = (&self.model.device, self.commands());
         match groups {
             Groups::Fixed(counts) => {
-                let max = device.info.limits.max_workgroup_count;
-                if counts.iter().zip(max).any(|(count, max)| *count > max) {
-                    let (need, fact) = (format!("{counts:?}"), format!("{max:?}"));
-                    return Err(Error::Requirement { what: "workgroups of a dispatch", need, fact });
-                }
+                device.info.check_groups(counts)?;
                 // SAFETY: pipeline and push constants (or set) are bound, the counts are within the limits.
                 unsafe { device.raw.cmd_dispatch(commands, counts[0], counts[1], counts[2]) };
             }
-            Groups::Table(word) => {
-                if u32::from(word) + 3 > self.places.n_symbols {
-                    return Err(self.mistake(&format!("group counts at word {word} lie outside the symbol table")));
+            Groups::Table(word) if u32::from(word) + 3 <= self.memory.n_symbols => {
+                let (symbols, offset) = (self.memory.symbols.handle, u64::from(word) * 4);
+                // SAFETY: as above; the three words lie inside the buffer, and runs check them.
+                unsafe { device.raw.cmd_dispatch_indirect(commands, symbols, offset) };
+                if !self.recording.group_words.contains(&word) {
+                    self.recording.group_words.push(word);
                 }
-                let offset = u64::from(word) * 4;
-                // SAFETY: as above; the three words lie inside the buffer.
-                unsafe { device.raw.cmd_dispatch_indirect(commands, self.places.symbols.handle, offset) };
+            }
+            Groups::Table(word) => {
+                return Err(self.mistake(&format!("group counts at word {word} lie outside the symbol table")));
             }
         }
         self.n_steps += 1;
@@ -338,7 +274,7 @@ impl<'a> Recorder<'a> {
         let (raw, commands, n_done) = (&self.model.device.raw, self.commands(), self.n_steps);
         if let Some((queries, _)) = self.extras.timestamps {
             // SAFETY: the pool has one query more than there are steps.
-            unsafe { raw.cmd_write_timestamp(commands, vk::PipelineStageFlags::BOTTOM_OF_PIPE, queries, n_done) };
+            unsafe { raw.cmd_write_timestamp(commands, PipelineStageFlags::BOTTOM_OF_PIPE, queries, n_done) };
         }
         if let Some(word) = self.extras.trace {
             full_barrier(raw, commands);
@@ -348,55 +284,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn bind_operands(&mut self, kernel: &Kernel, operands: &[Bound]) -> Result<(), Error> {
-        let raw = &self.model.device.raw;
-        let ranges = operands.iter().map(|bound| self.buffer_range(bound)).collect::<Result<Vec<_>, _>>()?;
-        let ty = vk::DescriptorType::STORAGE_BUFFER;
-        let sizes = [vk::DescriptorPoolSize { ty, descriptor_count: operands.len().max(1) as u32 }];
-        let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
-        // SAFETY: a plain creation; the recording destroys the pool.
-        let pool = unsafe { raw.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
-        self.recording.descriptors.push(pool);
-        let layouts = [kernel.set_layout];
-        let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(pool).set_layouts(&layouts);
-        // SAFETY: the pool has room for this one set.
-        let sets = unsafe { raw.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
-        let write = |(binding, range)| {
-            let info = std::slice::from_ref(range);
-            vk::WriteDescriptorSet::default()
-                .dst_set(sets[0])
-                .dst_binding(binding)
-                .descriptor_type(ty)
-                .buffer_info(info)
-        };
-        let writes: Vec<_> = (0..).zip(&ranges).map(write).collect();
-        let point = vk::PipelineBindPoint::COMPUTE;
-        // SAFETY: the set is new; the buffers live as long as the slot; the command buffer is recording.
-        unsafe {
-            raw.update_descriptor_sets(&writes, &[]);
-            raw.cmd_bind_descriptor_sets(self.commands(), point, kernel.layout, 0, &sets, &[]);
-        }
-        Ok(())
-    }
-
-    fn buffer_range(&self, bound: &Bound) -> Result<vk::DescriptorBufferInfo, Error> {
-        let (weights, places) = (&self.model.weights, &self.places);
-        let buffer = match bound.region {
-            Region::Arena(chunk) => places.arena.get(chunk as usize),
-            Region::Weights(chunk) => weights.get(chunk as usize),
-            Region::Io(slot) => places.io.get(slot as usize).and_then(Option::as_ref),
-            Region::State => places.state,
-            Region::Symbols => Some(places.symbols),
-        };
-        match buffer {
-            Some(buffer) if bound.offset + bound.bytes <= buffer.bytes() && bound.bytes > 0 => {
-                Ok(vk::DescriptorBufferInfo { buffer: buffer.handle, offset: bound.offset, range: bound.bytes })
-            }
-            _ => Err(self.mistake(&format!("{bound:?} does not exist"))),
-        }
-    }
-
-    fn mistake(&self, what: &str) -> Error {
+    pub(crate) fn mistake(&self, what: &str) -> Error {
         Error::Description(format!("step {} ({}): {what}", self.n_steps, self.label))
     }
 }

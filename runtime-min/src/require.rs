@@ -5,20 +5,16 @@ use crate::info::GpuInfo;
 
 /// Limits and features that a program was compiled for. Everything `false` or 0 asks for nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the others are those of `Features`")]
 pub struct Requirements<'a> {
-    /// 8-bit storage and arithmetic.
     pub int8: bool,
-    /// 16-bit integer storage and arithmetic.
     pub int16: bool,
-    /// 16-bit float storage and arithmetic.
     pub float16: bool,
-    /// 64-bit integers.
     pub int64: bool,
-    /// 64-bit floats.
     pub float64: bool,
     /// KHR cooperative-matrix shapes, with the Vulkan memory model.
     pub cooperative: &'a [Cooperative<'a>],
-    /// Subgroup size that some kernel assumes; 0 for none.
+    /// Subgroup size that some kernel assumes.
     pub subgroup: u32,
     /// Largest workgroup, in invocations.
     pub max_workgroup: u32,
@@ -32,12 +28,10 @@ pub struct Requirements<'a> {
 
 /// A cooperative-matrix shape that a kernel uses: A and B of one component type, C and the result of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
 pub struct Cooperative<'a> {
-    /// Rows of the result.
     pub m: u32,
-    /// Columns of the result.
     pub n: u32,
-    /// Summed dimension.
     pub k: u32,
     /// Component type of A and B: `f16`, `bf16`, `s8`, `u8`.
     pub operand: &'a str,
@@ -61,11 +55,8 @@ impl Requirements<'_> {
         max_allocation_bytes: 0,
     };
 
-    /// Compares with a device; the first thing that it lacks is the error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Missing`] names a feature, [`Error::Requirement`] a limit with the need and the fact.
+    /// Compares with a device. What it lacks first is the error: [`Error::Missing`] names a feature, [`Error::Requirement`] a limit
+    /// with the need and the fact.
     pub fn check(&self, gpu: &GpuInfo) -> Result<(), Error> {
         self.check_features(gpu)?;
         self.check_limits(gpu)?;
@@ -119,21 +110,26 @@ impl Requirements<'_> {
     }
 }
 
+impl GpuInfo {
+    /// Workgroup counts within the device's limits.
+    pub(crate) fn check_groups(&self, counts: [u32; 3]) -> Result<(), Error> {
+        let max = self.limits.max_workgroup_count;
+        match counts.iter().zip(max).all(|(count, max)| *count <= max) {
+            true => Ok(()),
+            false => Err(lack("workgroups of a dispatch", format!("{counts:?}"), format!("{max:?}"))),
+        }
+    }
+}
+
 fn check_cooperative(need: &Cooperative<'_>, gpu: &GpuInfo) -> Result<(), Error> {
-    let fits = gpu.cooperative.iter().any(|have| {
-        (have.m, have.n, have.k) == (need.m, need.n, need.k)
-            && have.a == need.operand
-            && have.b == need.operand
-            && have.c == need.accumulator
-            && have.result == need.accumulator
-    });
-    if fits {
+    let Cooperative { m, n, k, operand, accumulator } = *need;
+    let wanted = (m, n, k, operand, operand, accumulator, accumulator);
+    if gpu.cooperative.iter().any(|have| (have.m, have.n, have.k, have.a, have.b, have.c, have.result) == wanted) {
         return Ok(());
     }
-    let shapes: Vec<String> =
-        gpu.cooperative.iter().map(|s| format!("{}x{}x{} {}->{}", s.m, s.n, s.k, s.a, s.result)).collect();
-    let need = format!("{}x{}x{} {}->{}", need.m, need.n, need.k, need.operand, need.accumulator);
-    Err(lack("cooperative-matrix shapes", need, shapes.join(", ")))
+    let print = |m, n, k, a: &str, c: &str| format!("{m}x{n}x{k} {a}->{c}");
+    let have: Vec<_> = gpu.cooperative.iter().map(|have| print(have.m, have.n, have.k, have.a, have.result)).collect();
+    Err(lack("cooperative-matrix shapes", print(m, n, k, operand, accumulator), have.join(", ")))
 }
 
 fn lack(what: &'static str, need: impl ToString, fact: impl ToString) -> Error {
