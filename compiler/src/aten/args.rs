@@ -63,6 +63,19 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Name of the first argument (`self`, `input`, …).
+    pub fn first(&self) -> &'a str {
+        self.node.inputs.first().map_or("self", |i| i.name.as_str())
+    }
+
+    /// Number of dimensions of the first argument.
+    pub fn rank(&self, cx: &mut Cx) -> Got<usize> {
+        match self.value(cx, self.first())? {
+            Val::Tensor(x) | Val::Complex { re: x, .. } => Ok(cx.rank(x)),
+            _ => self.wrong(self.first(), "a tensor"),
+        }
+    }
+
     /// The argument as the export gave it.
     pub fn given(&self, name: &str) -> Option<&'a Arg> {
         self.node.inputs.iter().find(|i| i.name == name).map(|i| &i.arg)

@@ -17,6 +17,20 @@ mod lower;
 mod pin;
 mod taps;
 
+// Elementwise work, movement, creation, reductions, numbers.
+mod activation;
+mod arrange;
+mod binary;
+mod complex;
+mod convert;
+mod create;
+mod promote;
+mod reduce;
+mod slicing;
+mod symbolic;
+mod unary;
+mod view;
+
 // Anchors and indexing.
 mod adaptive_pool;
 mod attention;
@@ -66,6 +80,18 @@ pub struct AtenOp {
 
 /// Every operator, file by file.
 pub const ATEN_OPS: &[&[AtenOp]] = &[
+    // Elementwise work, movement, creation, reductions, numbers.
+    activation::OPS,
+    arrange::OPS,
+    binary::OPS,
+    complex::OPS,
+    convert::OPS,
+    create::OPS,
+    reduce::OPS,
+    slicing::OPS,
+    symbolic::OPS,
+    unary::OPS,
+    view::OPS,
     // Anchors and indexing.
     adaptive_pool::OPS,
     attention::OPS,
