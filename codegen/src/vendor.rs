@@ -1,12 +1,14 @@
 //! The source of the runtime, as text: by default a generated crate carries it, and then needs nothing of ours.
 
 /// Path below `runtime/`, and contents.
-pub(crate) const FILES: [(&str, &str); 16] = [
+pub(crate) const FILES: [(&str, &str); 17] = [
+    ("src/bindings.rs", include_str!("../../runtime-min/src/bindings.rs")),
     ("src/cache.rs", include_str!("../../runtime-min/src/cache.rs")),
     ("src/element.rs", include_str!("../../runtime-min/src/element.rs")),
     ("src/error.rs", include_str!("../../runtime-min/src/error.rs")),
     ("src/gpu.rs", include_str!("../../runtime-min/src/gpu.rs")),
     ("src/info.rs", include_str!("../../runtime-min/src/info.rs")),
+    ("src/instance.rs", include_str!("../../runtime-min/src/instance.rs")),
     ("src/kernel.rs", include_str!("../../runtime-min/src/kernel.rs")),
     ("src/lib.rs", include_str!("../../runtime-min/src/lib.rs")),
     ("src/mapped.rs", include_str!("../../runtime-min/src/mapped.rs")),
@@ -16,7 +18,6 @@ pub(crate) const FILES: [(&str, &str); 16] = [
     ("src/recorder.rs", include_str!("../../runtime-min/src/recorder.rs")),
     ("src/require.rs", include_str!("../../runtime-min/src/require.rs")),
     ("src/session.rs", include_str!("../../runtime-min/src/session.rs")),
-    ("src/validation.rs", include_str!("../../runtime-min/src/validation.rs")),
     ("src/weights.rs", include_str!("../../runtime-min/src/weights.rs")),
 ];
 
