@@ -1,5 +1,6 @@
 //! Random small graphs for property tests: every operation, odd sizes, a symbol, shared values; values stay moderate so that they compare.
 
+use jvc::ir::infer::infer;
 use jvc::ir::{
     Body, Builder, DType, Dim, Graph, Literal, Op, Range, TensorType, UserInput, UserOutput, ValueId, WeightRef, Window,
 };
@@ -92,16 +93,14 @@ impl Gen {
         }
     }
 
-    /// Adds the op if it fits its operands; graphs stay small.
+    /// Adds the op if it fits its operands and its results are neither empty nor large.
     fn add(&mut self, op: Op, inputs: Vec<ValueId>) {
-        if let Ok(out) = self.b.add(op, inputs) {
-            for v in out {
-                let small = self.b.ty(v).shape.iter().all(|d| d.as_const().is_none_or(|d| (1..200).contains(&d)));
-                let product: i64 = self.b.ty(v).shape.iter().map(|d| d.as_const().unwrap_or(5)).product();
-                if small && product < 3000 {
-                    self.pool.push(v);
-                }
-            }
+        let tys: Vec<&TensorType> = inputs.iter().map(|&v| self.b.ty(v)).collect();
+        let Ok(out) = infer(&op, &tys) else { return };
+        let sizes = |t: &TensorType| t.shape.iter().map(|d| d.as_const().unwrap_or(5)).collect::<Vec<_>>();
+        if out.iter().map(sizes).all(|s| s.iter().all(|&d| d >= 1) && s.iter().product::<i64>() < 3000) {
+            let out = self.b.push(op, inputs, out);
+            self.pool.extend(out);
         }
     }
 
