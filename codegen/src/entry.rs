@@ -9,8 +9,27 @@ use crate::entry_table::{bind_symbols, desc_static, sizes_items};
 use crate::ident::{Unique, camel, ident, snake};
 use crate::imports::{self, import_runtime};
 use crate::plan::{Elem, Entry, Plan, Port, PortKind, Size, State, Symbol};
-use crate::size_code::size_expr;
+use crate::size_code::{size_expr, size_text};
 use crate::words::{Transfer, transfer};
+
+/// Names of variables, functions and modules that method bodies use.
+const LOCALS: [&str; 15] = [
+    "argument",
+    "bools",
+    "bytes",
+    "bytes_of",
+    "bytes_of_mut",
+    "extent",
+    "inputs",
+    "len",
+    "output_bytes",
+    "outputs",
+    "size",
+    "table",
+    "targets",
+    "ticket",
+    "words",
+];
 
 /// Names and derived facts of an entry point that several emitters need.
 pub(crate) struct EntryNames<'a> {
@@ -38,6 +57,8 @@ impl<'a> EntryNames<'a> {
             ports.iter().map(|p| ident(&unique.take(snake(&p.name)))).collect()
         };
         let mut unique = Unique::default();
+        // Symbols are local variables beside these.
+        LOCALS.iter().for_each(|word| _ = unique.take((*word).to_string()));
         let symbol_name = |(idx, symbol): (usize, &Symbol)| {
             let is_it = |p: &&Port| p.kind == PortKind::Symbol(idx as u16);
             let name = entry.inputs.iter().find(is_it).map_or(&symbol.name, |p| &p.name);
@@ -85,8 +106,7 @@ impl<'a> EntryNames<'a> {
     }
 
     fn shape(&self, port: &Port) -> String {
-        let dims: Vec<String> =
-            port.shape.iter().map(|d| d.simplified().display(&self.entry.symbols).to_string()).collect();
+        let dims: Vec<String> = port.shape.iter().map(|d| size_text(d, &self.symbols)).collect();
         dims.join(", ")
     }
 

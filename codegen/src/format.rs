@@ -114,7 +114,9 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
     let indent = line.len() - line.trim_start().len();
     let is_flat = inner.iter().all(|l| l.len() - l.trim_start().len() == indent + 4);
     let is_use = line.trim_start().starts_with("use ") || line.trim_start().starts_with("pub use ");
-    let elements: Vec<&str> = match is_use {
+    // prettyplease packs numbers as well, but to its own width.
+    let is_packed = is_use || line.ends_with('[') && !inner.iter().any(|l| l.contains(['"', '(', '[', '{']));
+    let elements: Vec<&str> = match is_packed {
         true => inner.iter().flat_map(|l| l.trim().split_inclusive(", ")).map(str::trim).collect(),
         false => inner.iter().map(|l| l.trim()).collect(),
     };
@@ -140,7 +142,8 @@ fn pack(elements: &[&str], indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for element in elements {
         match lines.last_mut() {
-            Some(line) if line.len() + 1 + element.len() <= WIDTH => {
+            // rustfmt leaves the last column of packed lines free.
+            Some(line) if line.len() + 1 + element.len() < WIDTH => {
                 line.push(' ');
                 line.push_str(element);
             }

@@ -8,6 +8,7 @@ use crate::entry::EntryNames;
 use crate::ident::{camel, ident};
 use crate::imports::import_runtime;
 use crate::plan::{Elem, Plan, Requirements};
+use crate::weights::FILE_NAME;
 
 /// Modules that exist only when something is in them.
 pub(crate) struct Optional {
@@ -96,12 +97,11 @@ fn zero(ty: &str) -> String {
     if ty.starts_with('f') { format!("0.0{ty}") } else { format!("0{ty}") }
 }
 
-fn weight_source(plan: &Plan) -> &'static str {
+fn weight_source(plan: &Plan) -> String {
     if plan.weights.chunk_bytes.is_empty() {
-        "WeightSource::None"
-    } else {
-        "WeightSource::Path(\"weights.jvcw\".as_ref())"
+        return "WeightSource::None".to_string();
     }
+    format!("WeightSource::Path({FILE_NAME:?}.as_ref())")
 }
 
 fn exports(names: &EntryNames<'_>) -> TokenStream {

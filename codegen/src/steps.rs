@@ -122,8 +122,8 @@ impl Emitter<'_> {
                 continue;
             }
             let name = ident(&self.unique.take(self.name_of("steps", part.clone())));
-            let text = docs(&self.describe(part));
-            self.items.push(quote!(#text fn #name(r: &mut Recorder<'_>) { #(#lines)* }));
+            let (text, never) = (docs(&self.describe(part)), never_inline());
+            self.items.push(quote!(#text #never fn #name(r: &mut Recorder<'_>) { #(#lines)* }));
             self.calls.push(quote!(#name(r);));
         }
     }
@@ -142,16 +142,16 @@ impl Emitter<'_> {
             for (name, part) in names.iter().zip(parts) {
                 self.block_fn(name, part, first.start, &table);
             }
-            let (name, row) = (ident(&name), &table.row);
-            self.items.push(quote!(fn #name(r: &mut Recorder<'_>, row: &#row) { #(#names(r, row);)* }));
+            let (name, row, never) = (ident(&name), &table.row, never_inline());
+            self.items.push(quote!(#never fn #name(r: &mut Recorder<'_>, row: &#row) { #(#names(r, row);)* }));
         }
         table
     }
 
     fn block_fn(&mut self, name: &Ident, steps: Range<usize>, first: usize, table: &BlockTable) {
-        let row = &table.row;
+        let (row, never) = (&table.row, never_inline());
         let lines: Vec<TokenStream> = steps.map(|at| self.line(at, Some(table), first)).collect();
-        self.items.push(quote!(fn #name(r: &mut Recorder<'_>, row: &#row) { #(#lines)* }));
+        self.items.push(quote!(#never fn #name(r: &mut Recorder<'_>, row: &#row) { #(#lines)* }));
     }
 
     /// One step; what the table has for it is taken from the row. `first` is the block's first step.
@@ -191,6 +191,11 @@ impl Emitter<'_> {
             None => format!("`{first}`."),
         }
     }
+}
+
+/// Inlined into loops over constant tables, and unrolled, these functions would take the compiler minutes.
+fn never_inline() -> TokenStream {
+    quote!(#[inline(never)])
 }
 
 /// The longest run of dotted names that both start with.

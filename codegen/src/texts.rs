@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::entry::EntryNames;
 use crate::model::example;
 use crate::plan::{ArenaBuffer, Entry, Plan, PortKind, Step};
+use crate::weights::FILE_NAME;
 
 /// `README.md`.
 pub(crate) fn readme(plan: &Plan, entries: &[EntryNames<'_>]) -> String {
@@ -32,7 +33,7 @@ pub(crate) fn readme(plan: &Plan, entries: &[EntryNames<'_>]) -> String {
              - `kernels/`: SPIR-V, and its text for review.\n\
              - `plan.txt`: every kernel, buffer, step and barrier. `memory.txt`: the arena. `decisions.txt`: reasons.\n";
     if plan.weights.payload_bytes() > 0 {
-        text += &format!("- `weights.jvcw`: {} bytes of weights, loaded at run time.\n", plan.weights.payload_bytes());
+        text += &format!("- `{FILE_NAME}`: {} bytes of weights, loaded at run time.\n", plan.weights.payload_bytes());
     }
     text
 }

@@ -16,6 +16,8 @@
 use crate::plan::{WeightTensor, Weights};
 use std::io::{self, Seek, SeekFrom, Write};
 
+/// Name of the weight file beside a generated crate.
+pub const FILE_NAME: &str = "weights.jvcw";
 /// First bytes of a weight file.
 pub const MAGIC: [u8; 4] = *b"JVCW";
 /// Version of the layout.

@@ -6,10 +6,10 @@ mod sample;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jvc_codegen::plan::{Plan, Step};
+use jvc_codegen::plan::{ArenaBuffer, Base, Groups, Plan, Region, Step};
 use jvc_codegen::{Options, RuntimeSource, generate};
 use rich::rich_plan;
-use sample::random_plan;
+use sample::{random_plan, range};
 
 /// Writes the crate to a scratch folder.
 fn written(plan: &Plan, options: &Options) -> (tempfile::TempDir, PathBuf) {
@@ -17,6 +17,60 @@ fn written(plan: &Plan, options: &Options) -> (tempfile::TempDir, PathBuf) {
     let path = dir.path().join("generated");
     generate(plan, options).expect("the plan is right").write(&path).expect("the folder is writable");
     (dir, path)
+}
+
+/// Nine times 130 steps whose offsets all differ, and as many that are recorded once.
+fn wide_plan() -> Plan {
+    let mut plan = random_plan(2, 130);
+    let once = plan.entries[0].steps.clone();
+    for occurrence in 1..10u32 {
+        let mut copy = once.clone();
+        if occurrence == 9 {
+            copy.reverse();
+        }
+        for step in &mut copy {
+            if let Step::Dispatch(d) = step {
+                d.label = format!("layers.{occurrence}.{}", d.label);
+                d.groups = Groups::Fixed([occurrence / 9 + 1, 1, 1]);
+            }
+        }
+        plan.entries[0].steps.push(Step::Barrier);
+        plan.entries[0].steps.extend(copy);
+    }
+    let end = plan.entries[0].steps.len() as u32 - 1;
+    let arena = plan.entries[0].arena_bytes[0];
+    let whole = ArenaBuffer { name: "all".into(), chunk: 0, offset: 0, bytes: arena, live: (0, end) };
+    plan.entries[0].buffers = vec![whole];
+    spread(&mut plan);
+    plan
+}
+
+/// Moves every arena operand somewhere else, so that tables are full of different numbers.
+fn spread(plan: &mut Plan) {
+    let entry = &mut plan.entries[0];
+    let mut at = 0;
+    for step in &mut entry.steps {
+        let Step::Dispatch(d) = step else { continue };
+        for (base, offset) in d.bases.iter().zip(&mut d.offsets) {
+            if matches!(base, Base::Arena(_)) {
+                at = (at * 5 + 16_411) % 9_000_000;
+                *offset = at;
+            }
+        }
+        let moved = |r: &mut jvc_codegen::plan::ByteRange, offset: u32| {
+            if matches!(r.region, Region::Arena(_)) {
+                *r = range(r.region, u64::from(offset) * 16, 16);
+            }
+        };
+        d.reads.iter_mut().chain(&mut d.writes).zip(&d.offsets).for_each(|(r, offset)| moved(r, *offset));
+    }
+    entry.steps.insert(0, Step::Barrier);
+    let mut first = sample::dispatch("clear", vec![], range(Region::Arena(0), 0, 9_000_016 * 16));
+    (first.kernel, first.bases, first.offsets) = (0, vec![Base::Arena(0); 2], vec![0; 2]);
+    entry.steps.insert(0, Step::Dispatch(first));
+    entry.buffers[0].bytes = 9_000_016 * 16;
+    entry.buffers[0].live.1 += 2;
+    entry.arena_bytes = vec![9_000_016 * 16];
 }
 
 /// Runs cargo in a generated crate; dependencies are built once for all of these tests.
@@ -41,7 +95,7 @@ fn crates_pass_clippy_and_rustfmt_without_a_warning() {
     let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
     let options = Options { runtime: RuntimeSource::Path(runtime) };
     let nothing = Plan { name: "nothing".into(), device: "lavapipe".into(), ..Plan::default() };
-    for plan in [rich_plan(), random_plan(5, 40), nothing] {
+    for plan in [rich_plan(), random_plan(5, 40), wide_plan(), nothing] {
         let (_keep, dir) = written(&plan, &options);
         cargo(&dir, &["clippy", "--all-targets", "--", "-D", "warnings", "-D", "missing_docs"]);
         cargo(&dir, &["fmt", "--check"]);
