@@ -52,7 +52,7 @@ impl BlockTable {
     }
 
     /// The expression of a column, if it is one.
-    pub(crate) fn from_row(&self, column: Column) -> Option<TokenStream> {
+    pub(crate) fn row_field(&self, column: Column) -> Option<TokenStream> {
         let same_kind = self.columns.iter().filter(|c| c.kind == column.kind);
         let n = Literal::usize_unsuffixed(same_kind.clone().position(|c| *c == column)?);
         Some(match column.kind {

@@ -6,8 +6,10 @@ use quote::quote;
 use crate::docs::file_docs;
 use crate::imports::{import, import_runtime, names};
 
+type Emit = fn() -> TokenStream;
+
 /// Names of all functions, in the order of the file.
-const FUNCTIONS: [(&str, fn() -> TokenStream); 6] = [
+const FUNCTIONS: [(&str, Emit); 6] = [
     ("argument", argument_fn),
     ("bools", bools_fn),
     ("extent", extent_fn),

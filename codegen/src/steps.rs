@@ -160,7 +160,7 @@ impl Emitter<'_> {
             return quote!(r.barrier(););
         };
         let kernel = &self.kernels[d.kernel as usize];
-        let from_row = |kind, operand| table.and_then(|t| t.from_row(Column { kind, step: at - first, operand }));
+        let from_row = |kind, operand| table.and_then(|t| t.row_field(Column { kind, step: at - first, operand }));
         let text = &d.label;
         let label = from_row(Kind::Label, 0).unwrap_or_else(|| quote!(#text));
         let bases = d.bases.iter().enumerate();

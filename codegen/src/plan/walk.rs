@@ -98,7 +98,7 @@ impl<'a> Walk<'a> {
         let kernel = &self.plan.kernels[d.kernel as usize];
         let n_operands = kernel.operand_bases.len();
         let arity = [("bases", usize::from(kernel.n_bases), d.bases.len()), ("operands", n_operands, d.offsets.len())];
-        for (what, want, got) in arity.into_iter().filter(|(_, want, got)| want != got) {
+        if let Some((what, want, got)) = arity.into_iter().find(|(_, want, got)| want != got) {
             faults.add(Fault::Arity { what, want, got });
             return;
         }
