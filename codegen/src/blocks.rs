@@ -26,7 +26,8 @@ pub(crate) struct Block {
 /// Blocks in order of their first occurrence.
 pub(crate) fn find_blocks(keys: &[u32], weights: &[u64]) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let mut free = Vec::from([0..keys.len()]);
+    let everything = 0..keys.len();
+    let mut free = vec![everything];
     let sums = prefix_sums(weights);
     while let Some(block) = best_block(keys, &sums, &free) {
         for start in &block.starts {

@@ -299,7 +299,7 @@ mod tests {
     /// One level of it, word by word.
     fn one_level(bytes: &[u8]) -> u64 {
         let mut padded = bytes.to_vec();
-        while padded.len() % 32 != 0 {
+        while !padded.len().is_multiple_of(32) {
             padded.push(0);
         }
         let mut lanes = [0x9E3779B97F4A7C15u64, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5];

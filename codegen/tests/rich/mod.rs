@@ -117,7 +117,7 @@ fn step_entry() -> Entry {
     let integer = |name: &str, symbol| Port { kind: PortKind::Symbol(symbol), ..io_port(name, 0, Elem::I64, &[]) };
     inputs.push(integer("position", 1));
     outputs.push(integer("position", 1));
-    let steps = outputs.iter().filter(|p| p.has_buffer()).map(|p| step_dispatch(p)).collect();
+    let steps = outputs.iter().filter(|p| p.has_buffer()).map(step_dispatch).collect();
     let tail = Size::Max(Box::new(Size::Const(1)), Box::new(Size::Mod(Box::new(n()), Box::new(Size::Const(7)))));
     Entry {
         name: "step".into(),

@@ -50,12 +50,11 @@ pub(crate) fn random_plan(seed: u64, n_values: usize) -> Plan {
     let sizes: Vec<u64> = (0..n_values).map(|_| 16 * (1 + random.below(64))).collect();
     let last_use = |v: usize| (v..n_values).filter(|u| *u == v || sources[*u].contains(&(v + 2))).max().unwrap_or(v);
     let mut placed: Vec<(u64, u64, usize, usize)> = Vec::new();
-    for v in 0..n_values {
-        let clash = |at: u64, p: &(u64, u64, usize, usize)| {
-            p.3 >= v && p.2 <= last_use(v) && at < p.0 + p.1 && p.0 < at + sizes[v]
-        };
+    for (v, size) in sizes.iter().enumerate() {
+        let clash =
+            |at: u64, p: &(u64, u64, usize, usize)| p.3 >= v && p.2 <= last_use(v) && at < p.0 + p.1 && p.0 < at + size;
         let at = (0..).map(|i| i * 256).find(|at| !placed.iter().any(|p| clash(*at, p))).expect("the arena is endless");
-        placed.push((at, sizes[v], v, last_use(v)));
+        placed.push((at, *size, v, last_use(v)));
     }
     let value_range = |v: usize| match v {
         0 => range(Region::Io(0), 0, 64),
