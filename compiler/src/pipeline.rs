@@ -3,6 +3,7 @@
 use crate::aten;
 use crate::device::DeviceProfile;
 use crate::import::Program;
+use crate::import::weights::WeightStore;
 use crate::ir::{Dim, Graph, Range};
 use crate::options::Options;
 use crate::plan::entry::{self, Source};
@@ -38,18 +39,36 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
         let graph = bind_symbols(graph, options)?;
         graphs.push(graph);
     }
+    let stores: Vec<&WeightStore> = programs.iter().map(|p| &p.weights).collect();
+    let mut compiled = plan_graphs(graphs, &stores, options, device)?;
+    let name = options.name.as_deref().or(programs.first().map(|p| p.name.as_str()));
+    compiled.plan.name = rust_name(name.unwrap_or("model"));
+    Ok(compiled)
+}
+
+/// Plans graphs that have been through all passes, an entry point each.
+///
+/// # Errors
+/// Everything that the device cannot run.
+///
+/// # Panics
+/// When the plan breaks its own rules: a bug of the scheduler.
+pub fn plan_graphs(
+    graphs: Vec<Graph>,
+    stores: &[&WeightStore],
+    options: &Options,
+    device: &DeviceProfile,
+) -> Result<Compiled, Vec<Diagnostic>> {
     let mut kernels = KernelTable::default();
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
-    let mut plan = Plan { device: device.name.clone(), ..Plan::default() };
-    for (graph, program) in graphs.iter().zip(programs) {
+    let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
+    for (graph, store) in graphs.iter().zip(stores) {
         let (drafts, symtab, decisions) = schedule(graph, device)?;
         check_slow(graph, &drafts, options)?;
         plan.decisions.extend(decisions);
-        let source = Source { graph, weights: &program.weights, device, drafts, symtab };
+        let source = Source { graph, weights: store, device, drafts, symtab };
         plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
     }
-    let name = options.name.as_deref().or(programs.first().map(|p| p.name.as_str()));
-    plan.name = rust_name(name.unwrap_or("model"));
     (plan.kernels, plan.requirements) = kernels.finish();
     plan.weights = weights.layout().clone();
     plan.requirements.max_allocation_bytes = largest_allocation(&plan);

@@ -3,7 +3,7 @@
 use crate::check::BuildError;
 use crate::limits::{Limits, Reject};
 use crate::spec::{InterfaceForm, Kernel, KernelSpec};
-use crate::templates::{map, matmul, row, scan, scatter};
+use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter};
 
 /// Builds the kernel of a spec.
 ///
@@ -14,11 +14,11 @@ pub fn build(spec: &KernelSpec, form: InterfaceForm) -> Result<Kernel, BuildErro
         KernelSpec::Map(s) => map::build(s, form),
         KernelSpec::Row(s) => row::build(s, form),
         KernelSpec::Matmul(s) => matmul::build(s, form),
-        KernelSpec::Attention(_) => Err(BuildError::Unsupported { what: "the attention template" }),
-        KernelSpec::Recurrent(_) => Err(BuildError::Unsupported { what: "the recurrent template" }),
+        KernelSpec::Attention(s) => attention::build(s, form),
+        KernelSpec::Recurrent(s) => recurrent::build(s, form),
         KernelSpec::Scan(s) => scan::build(s, form),
         KernelSpec::Scatter(s) => scatter::build(s, form),
-        KernelSpec::Fft(_) => Err(BuildError::Unsupported { what: "the fft template" }),
+        KernelSpec::Fft(s) => fft::build(s, form),
     }
 }
 
@@ -33,9 +33,9 @@ pub fn constraints(spec: &KernelSpec, limits: &Limits) -> Result<(), Reject> {
         KernelSpec::Matmul(s) => matmul::constraints(s, limits),
         KernelSpec::Scan(s) => scan::constraints(s, limits),
         KernelSpec::Scatter(s) => scatter::constraints(s, limits),
-        KernelSpec::Attention(_) | KernelSpec::Recurrent(_) | KernelSpec::Fft(_) => {
-            Err(Reject::Shape { reason: "no template serves this kind".to_owned() })
-        }
+        KernelSpec::Attention(s) => attention::constraints(s, limits),
+        KernelSpec::Recurrent(s) => recurrent::constraints(s, limits),
+        KernelSpec::Fft(s) => fft::constraints(s, limits),
     }
 }
 

@@ -1,7 +1,10 @@
 //! One file per template: the loop nest, what it demands of a device, how it is emitted, and the plainest reference.
 
+pub mod attention;
+pub mod fft;
 pub mod map;
 pub mod matmul;
+pub mod recurrent;
 pub mod row;
 pub mod scan;
 pub mod scatter;
