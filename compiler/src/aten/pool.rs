@@ -1,8 +1,10 @@
 //! Pooling with fixed windows: average and maximum, 1–3-D. Adaptive pooling is in `adaptive_pool`.
 
 use super::cx::Built;
-use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
+use super::taps::windowed_sum;
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
 use crate::ir::{Dim, Op, ValueId, Window};
+use jvc_kernels::expr::ExprId;
 
 /// The rules of this file.
 pub(super) const OPS: &[AtenOp] = &[
@@ -95,6 +97,10 @@ fn avg_pool(cx: &mut Cx, call: &Call<'_>, spatial: usize) -> Result<Vec<Val>, Di
     let pooling = Pooling::read(call, spatial)?;
     let out = pooling.out_sizes(&cx.shape(x)[2..])?;
     let divisor = if call.has("divisor_override") { call.opt_int("divisor_override")? } else { None };
+    if !cx.tensor_dtype(x).is_float() {
+        let y = integer_average(cx, x, &pooling, out, (call.bool("count_include_pad")?, divisor))?;
+        return Ok(vec![Val::Tensor(without_batch(cx, y, batched)?)]);
+    }
     let op = Op::Pool {
         kernel: pooling.kernel,
         window: pooling.window,
@@ -106,6 +112,62 @@ fn avg_pool(cx: &mut Cx, call: &Call<'_>, spatial: usize) -> Result<Vec<Val>, Di
     };
     let y = cx.add1(op, vec![x])?;
     Ok(vec![Val::Tensor(without_batch(cx, y, batched)?)])
+}
+
+/// Average of integers: the sum of each window, divided toward zero.
+fn integer_average(
+    cx: &mut Cx,
+    x: ValueId,
+    pooling: &Pooling,
+    out: Vec<Dim>,
+    (count_include_pad, divisor): (bool, Option<i64>),
+) -> Built {
+    let (sizes, dtype) = (cx.shape(x)[2..].to_vec(), cx.tensor_dtype(x));
+    let shape: Vec<Dim> = cx.shape(x)[..2].iter().chain(&out).cloned().collect();
+    let (kernel, window) = (&pooling.kernel, &pooling.window);
+    let taps: i64 = kernel.iter().product();
+    let start = |b: &mut BodyBuilder, o: ExprId, d: usize| {
+        let (stride, padding) = (b.int(window.stride[d]), b.int(window.padding[d]));
+        let scaled = b.mul(o, stride);
+        b.sub(scaled, padding)
+    };
+    let sum = windowed_sum(cx, &[x], taps, dtype, shape.clone(), |b, axes, k| {
+        let (mut rest, mut inside) = (k, b.exprs.bool(true));
+        let mut index = axes.to_vec();
+        for d in (0..kernel.len()).rev() {
+            let size = b.int(kernel[d]);
+            let tap = b.rem(rest, size);
+            rest = b.div(rest, size);
+            let first = start(b, axes[d + 2], d);
+            let at = b.add(first, tap);
+            let within = b.in_range(at, &sizes[d]);
+            inside = b.and(inside, within);
+            index[d + 2] = b.clamp_index(at, &sizes[d]);
+        }
+        let value = b.load(0, &index);
+        let zero = b.like(value, 0.0);
+        b.select(inside, value, zero)
+    })?;
+    cx.compute(shape, dtype, &[sum], |b, axes| {
+        let mut count = b.int(divisor.unwrap_or(1));
+        for d in 0..kernel.len() {
+            if divisor.is_some() {
+                break;
+            }
+            let first = start(b, axes[d + 2], d);
+            let (size, none) = (b.int(kernel[d]), b.int(0));
+            let end = b.add(first, size);
+            let pad = if count_include_pad { window.padding[d] } else { 0 };
+            let limit = b.dim(&(&sizes[d] + &Dim::from(pad)));
+            let end = b.min(end, limit);
+            let begin = if count_include_pad { first } else { b.max(first, none) };
+            let len = b.sub(end, begin);
+            count = b.mul(count, len);
+        }
+        let total = b.load(0, axes);
+        let count = b.cast(dtype.ty(), count);
+        b.div(total, count)
+    })
 }
 
 #[cfg(test)]
