@@ -17,6 +17,7 @@ mod interval;
 mod math;
 mod reference;
 mod special;
+mod text;
 
 #[cfg(feature = "validate")]
 pub use build::validate;
@@ -24,3 +25,4 @@ pub use build::{build, constraints, disassemble};
 pub use check::BuildError;
 pub use limits::{Limits, Reject};
 pub use reference::reference;
+pub use text::Printer;

@@ -55,6 +55,22 @@ pub(crate) fn lgamma(x: f64) -> f64 {
     (y - 0.5) * y.ln() - y + 0.5 * (2.0 * PI).ln() + tail - product.ln()
 }
 
+/// Inverse hyperbolic cosine by the distance from 1, where the standard library's formula cancels.
+pub(crate) fn acosh(x: f64) -> f64 {
+    if x < 1.0 {
+        return f64::NAN;
+    }
+    let t = x - 1.0;
+    // The square would overflow, and the sum with it.
+    if x > 1e8 { x.ln() + std::f64::consts::LN_2 } else { (t + (2.0 * t + t * t).sqrt()).ln_1p() }
+}
+
+/// Inverse hyperbolic tangent as an odd function: the standard library's formula cancels near −1.
+pub(crate) fn atanh(x: f64) -> f64 {
+    let a = x.abs();
+    (0.5 * (2.0 * a / (1.0 - a)).ln_1p()).copysign(x)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,8 +11,8 @@ const HALF_LN_2PI: f64 = 0.918_938_533_204_672_8;
 /// ζ(k) − 1 by direct summation with an Euler–Maclaurin tail.
 fn zeta_minus_one(k: u32) -> f64 {
     let s = f64::from(k);
-    let n = 20.0_f64;
-    let head: f64 = (2..20).map(|i| f64::from(i).powf(-s)).sum();
+    let n = 100.0_f64;
+    let head: f64 = (2..100).map(|i| f64::from(i).powf(-s)).sum();
     head + n.powf(1.0 - s) / (s - 1.0) + 0.5 * n.powf(-s) + s / 12.0 * n.powf(-s - 1.0)
         - s * (s + 1.0) * (s + 2.0) / 720.0 * n.powf(-s - 3.0)
         + s * (s + 1.0) * (s + 2.0) * (s + 3.0) * (s + 4.0) / 30240.0 * n.powf(-s - 5.0)
@@ -143,19 +143,19 @@ impl Asm {
         self.fadd(value, tail)
     }
 
+    /// ln Γ(a) for 0 < a ≤ limit. Every step of the argument is exact, so the zeros at 1 and 2 keep their relative accuracy.
     fn lgamma_moved(&mut self, a: Id, limit: u32) -> Id {
-        let mut y = a;
-        let mut divisor = self.like(a, 1.0);
-        let mut factor = divisor;
-        // Up: Γ(y) = Γ(y + 1)/y, at most twice.
-        for _ in 0..2 {
-            let low = self.less_const(y, 1.5);
-            let product = self.fmul(divisor, y);
-            let next = self.add_const(y, 1.0);
-            divisor = self.select(low, product, divisor);
-            y = self.select(low, next, y);
-        }
+        // Up: Γ(a) = Γ(a + 1)/a, at most twice; t is the distance of the moved argument from 2.
+        let below_one_and_half = self.less_const(a, 1.5);
+        let below_half = self.less_const(a, 0.5);
+        let one = self.like(a, 1.0);
+        let next = self.add_const(a, 1.0);
+        let two_steps = self.fmul(a, next);
+        let divisor = self.select(below_one_and_half, a, one);
+        let divisor = self.select(below_half, two_steps, divisor);
         // Down: Γ(y) = (y − 1)·Γ(y − 1).
+        let mut y = a;
+        let mut factor = one;
         for _ in 0..limit - 2 {
             let two_and_half = self.like(y, 2.5);
             let high = self.fle(two_and_half, y);
@@ -164,7 +164,11 @@ impl Asm {
             factor = self.select(high, product, factor);
             y = self.select(high, next, y);
         }
-        let near = self.lgamma_near_two(y);
+        let down = self.add_const(y, -2.0);
+        let up = self.add_const(a, -1.0);
+        let t = self.select(below_one_and_half, up, down);
+        let t = self.select(below_half, a, t);
+        let near = self.lgamma_near_two(t);
         // Only one of the two differs from 1.
         let above = self.log(factor);
         let below = self.log(divisor);
@@ -173,8 +177,7 @@ impl Asm {
     }
 
     /// ln Γ(2 + t) = (1 − γ)t + Σ_{k≥2} (ζ(k) − 1)(−t)ᵏ/k for |t| ≤ ½.
-    fn lgamma_near_two(&mut self, y: Id) -> Id {
-        let t = self.add_const(y, -2.0);
+    fn lgamma_near_two(&mut self, t: Id) -> Id {
         let mut terms = vec![1.0 - EULER_GAMMA];
         terms.extend((2..self.by_type(t, 14, 28)).map(|k| {
             let sign = if k % 2 == 0 { 1.0 } else { -1.0 };

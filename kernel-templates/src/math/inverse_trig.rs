@@ -107,10 +107,9 @@ impl Asm {
         let start = self.select_const(middle, FRAC_PI_4, zero);
         let start = self.select_const(far, FRAC_PI_2, start);
         let core = self.atan_reduced(t);
+        // NaN comes through the sum by itself. (Selecting it after the sign is set is miscompiled by llvmpipe of Mesa 26.1.)
         let sum = self.fadd(start, core);
-        let result = self.copy_sign(sum, x);
-        let nan = self.is_nan(x);
-        self.select(nan, x, result)
+        self.copy_sign(sum, x)
     }
 
     /// Angle of the point (x, y).

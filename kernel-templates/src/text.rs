@@ -1,0 +1,368 @@
+//! Text of specs: expressions in infix, a kernel as one line (its identity everywhere), and a short file name.
+
+use crate::dtype::{DType, Storage};
+use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
+use crate::spec::{
+    Access, AttentionSpec, Extent, FftSpec, Interface, KernelSpec, MapSpec, MatmulSpec, RecurrentSpec, RowSpec,
+    ScanSpec, ScatterSpec, Staging, Store,
+};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Const(n) => write!(f, "{n}"),
+            Extent::Sym(word) => write!(f, "s{word}"),
+        }
+    }
+}
+
+impl fmt::Display for Unary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The names of the variants are single words.
+        f.write_str(&format!("{self:?}").to_lowercase())
+    }
+}
+
+impl fmt::Display for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Binary::Add => "+",
+            Binary::Sub => "-",
+            Binary::Mul => "*",
+            Binary::Div => "/",
+            Binary::Rem => "%",
+            Binary::And => "&",
+            Binary::Or => "|",
+            Binary::Xor => "^",
+            Binary::Shl => "<<",
+            Binary::Shr => ">>",
+            Binary::Eq => "==",
+            Binary::Ne => "!=",
+            Binary::Lt => "<",
+            Binary::Le => "<=",
+            Binary::Pow => "pow",
+            Binary::Atan2 => "atan2",
+            Binary::Max => "max",
+            Binary::Min => "min",
+        })
+    }
+}
+
+impl Binary {
+    /// Written between its operands, not before them.
+    fn is_infix(self) -> bool {
+        !matches!(self, Binary::Pow | Binary::Atan2 | Binary::Max | Binary::Min)
+    }
+}
+
+/// Numbers of both precisions print so that they can be told apart and read back.
+fn print_literal(lit: Lit) -> String {
+    match lit {
+        Lit::Bool(v) => v.to_string(),
+        Lit::I32(v) => v.to_string(),
+        Lit::I64(v) => format!("{v}l"),
+        Lit::F32(bits) => format!("{:?}", f32::from_bits(bits)),
+        Lit::F64(bits) => format!("{:?}d", f64::from_bits(bits)),
+    }
+}
+
+/// Prints expressions of one arena. A part that is used more than once and is worth a name gets one: `t3 := …`.
+pub struct Printer<'e> {
+    exprs: &'e Exprs,
+    names: BTreeMap<ExprId, usize>,
+    definitions: Vec<String>,
+}
+
+impl<'e> Printer<'e> {
+    /// A printer for what `roots` reach.
+    pub fn new(exprs: &'e Exprs, roots: &[ExprId]) -> Printer<'e> {
+        let mut uses: BTreeMap<ExprId, usize> = BTreeMap::new();
+        let nodes = exprs.reachable(roots);
+        for &id in &nodes {
+            for operand in exprs.operands(id) {
+                *uses.entry(operand).or_default() += 1;
+            }
+        }
+        for &root in roots {
+            *uses.entry(root).or_default() += 1;
+        }
+        let mut printer = Printer { exprs, names: BTreeMap::new(), definitions: vec![] };
+        for id in nodes {
+            if uses.get(&id).copied().unwrap_or(0) > 1 && !exprs.operands(id).is_empty() {
+                let text = printer.node(id);
+                let name = printer.names.len();
+                printer.names.insert(id, name);
+                printer.definitions.push(format!("t{name} := {text}"));
+            }
+        }
+        printer
+    }
+
+    /// The named parts, in order.
+    pub fn definitions(&self) -> &[String] {
+        &self.definitions
+    }
+
+    /// An expression; named parts by their name.
+    pub fn print(&self, id: ExprId) -> String {
+        match self.names.get(&id) {
+            Some(name) => format!("t{name}"),
+            None => self.node(id),
+        }
+    }
+
+    fn node(&self, id: ExprId) -> String {
+        let p = |id: &ExprId| self.print(*id);
+        match self.exprs.get(id) {
+            Expr::Lit(lit) => print_literal(*lit),
+            Expr::Axis(k) => format!("i{k}"),
+            Expr::Arg(i, ty) => format!("a{i}:{ty}"),
+            Expr::Sym(w) => format!("s{w}"),
+            Expr::Load { operand, dtype, index } => {
+                let index: Vec<String> = index.iter().map(p).collect();
+                format!("x{operand}:{dtype}[{}]", index.join(", "))
+            }
+            Expr::Unary(op, a) => format!("{op}({})", p(a)),
+            Expr::Binary(op, a, b) if op.is_infix() => format!("({} {op} {})", p(a), p(b)),
+            Expr::Binary(op, a, b) => format!("{op}({}, {})", p(a), p(b)),
+            Expr::Select(c, a, b) => format!("({} ? {} : {})", p(c), p(a), p(b)),
+            Expr::Cast(ty, a) => format!("{ty}({})", p(a)),
+            Expr::Round(dtype, a) => format!("round_{dtype}({})", p(a)),
+        }
+    }
+}
+
+fn extents(list: &[Extent]) -> String {
+    let parts: Vec<String> = list.iter().map(Extent::to_string).collect();
+    format!("[{}]", parts.join(","))
+}
+
+fn interface(i: &Interface) -> String {
+    let operand = |o: &crate::spec::Operand| {
+        let access = match o.access {
+            Access::Read => "r",
+            Access::Write => "w",
+            Access::ReadWrite => "rw",
+        };
+        let word = if o.storage == Storage::Word { "w" } else { "" };
+        let table = if o.via_table { "t" } else { "b" };
+        format!("{}{word}:{access}@{table}{}", o.dtype, o.base)
+    };
+    let parts: Vec<String> = i.operands.iter().map(operand).collect();
+    let symbols = if i.symbols { " sym" } else { "" };
+    format!("({}) bases={}{symbols}", parts.join(" "), i.n_bases)
+}
+
+/// One line of a spec, as it is put together: words, then named values.
+struct Line<'e> {
+    exprs: &'e Exprs,
+    text: String,
+    values: Vec<(String, ExprId)>,
+}
+
+impl<'e> Line<'e> {
+    fn new(kind: &str, exprs: &'e Exprs) -> Line<'e> {
+        Line { exprs, text: kind.to_owned(), values: vec![] }
+    }
+
+    fn word(mut self, word: impl fmt::Display) -> Self {
+        write!(self.text, " {word}").expect("writing to a string does not fail");
+        self
+    }
+
+    fn value(mut self, name: &str, id: ExprId) -> Self {
+        self.values.push((name.to_owned(), id));
+        self
+    }
+
+    fn stores(mut self, prefix: &str, stores: &[Store]) -> Self {
+        for s in stores {
+            self.values.push((format!("{prefix}x{}[]", s.operand), s.index));
+            self.values.push((format!("{prefix}x{}", s.operand), s.value));
+            if let Some(guard) = s.guard {
+                self.values.push((format!("{prefix}x{}?", s.operand), guard));
+            }
+        }
+        self
+    }
+
+    fn finish(self, i: &Interface) -> String {
+        let roots: Vec<ExprId> = self.values.iter().map(|v| v.1).collect();
+        let printer = Printer::new(self.exprs, &roots);
+        let mut parts: Vec<String> = printer.definitions().to_vec();
+        parts.extend(self.values.iter().map(|(name, id)| format!("{name} = {}", printer.print(*id))));
+        format!("{} {} {{ {} }}", self.text, interface(i), parts.join("; "))
+    }
+}
+
+fn staging(s: &Staging) -> String {
+    match s {
+        Staging::Registers { rows, cols } => format!("registers:{rows}x{cols}"),
+        Staging::Shared { bm, bn, bk, rows, cols } => format!("shared:{bm}x{bn}x{bk}:{rows}x{cols}"),
+        Staging::Coop { bm, bn, bk, frag, warps, elem, subgroup } => {
+            format!("coop:{bm}x{bn}x{bk}:{}x{}x{}:{}x{}:{elem}:sg{subgroup}", frag.0, frag.1, frag.2, warps.0, warps.1)
+        }
+        Staging::Gemv { threads_per_dot } => format!("gemv:{threads_per_dot}"),
+    }
+}
+
+fn map(s: &MapSpec) -> String {
+    let line = Line::new("map", &s.exprs).word(extents(&s.domain));
+    let line = line.word(format_args!("x{}", s.per_thread)).word(format_args!("wg{}", s.wg));
+    line.stores("", &s.stores).finish(&s.interface)
+}
+
+fn row(s: &RowSpec) -> String {
+    let mut line = Line::new("row", &s.exprs).word(extents(&s.outer)).word(extents(&s.inner));
+    line = line.word(format_args!("t{}", s.threads_per_row)).word(format_args!("wg{}", s.wg));
+    for (k, stage) in s.stages.iter().enumerate() {
+        line = line.value(&format!("a{k}={:?}", stage.combine).to_lowercase(), stage.value);
+    }
+    line.stores("row ", &s.row_stores).stores("", &s.element_stores).finish(&s.interface)
+}
+
+fn matmul(s: &MatmulSpec) -> String {
+    let line = Line::new("matmul", &s.exprs).word(format_args!("{}x{}x{}", s.batch, s.m, s.n)).word(extents(&s.k));
+    let line = line.word(s.acc).word(staging(&s.staging)).word(format_args!("wg{}", s.wg));
+    line.value("lhs", s.lhs).value("rhs", s.rhs).stores("", &s.stores).finish(&s.interface)
+}
+
+fn attention(s: &AttentionSpec) -> String {
+    let line = Line::new("attention", &s.exprs).word(format_args!("{}x{}x{}", s.batch, s.queries, s.keys));
+    let line = line.word(format_args!("qk{}", s.qk_dim)).word(format_args!("v{}", s.v_dim));
+    let line = line.word(format_args!("block{}", s.block_keys)).word(format_args!("wg{}", s.wg));
+    let line = if s.zero_masked_rows { line.word("zero_masked") } else { line };
+    let line = line.value("q", s.query).value("k", s.key).value("v", s.value).value("score", s.score);
+    line.stores("", &s.stores).finish(&s.interface)
+}
+
+fn recurrent(s: &RecurrentSpec) -> String {
+    let mut line = Line::new("recurrent", &s.exprs).word(format!("{:?}", s.cell).to_lowercase());
+    line = line.word(format_args!("{}x{}x{}", s.steps, s.batch, s.hidden)).word(format_args!("wg{}", s.wg));
+    if s.reverse {
+        line = line.word("reverse");
+    }
+    line = line.value("input", s.input).value("weight", s.weight).value("h0", s.h0);
+    for (name, id) in [("bias", s.bias), ("c0", s.c0)] {
+        if let Some(id) = id {
+            line = line.value(name, id);
+        }
+    }
+    line.stores("step ", &s.step_stores).stores("final ", &s.final_stores).finish(&s.interface)
+}
+
+fn scan(s: &ScanSpec) -> String {
+    let line = Line::new("scan", &s.exprs).word(extents(&s.outer)).word(s.len);
+    let line = line.word(format!("{:?}", s.combine).to_lowercase()).word(format_args!("wg{}", s.wg));
+    line.value("value", s.value).stores("", &s.stores).finish(&s.interface)
+}
+
+fn scatter(s: &ScatterSpec) -> String {
+    let line = Line::new("scatter", &s.exprs).word(extents(&s.outer)).word(extents(&s.inner));
+    let line = line.word(format!("{:?}", s.mode).to_lowercase()).word(format_args!("wg{}", s.wg));
+    line.stores("", &[s.store]).finish(&s.interface)
+}
+
+fn fft(s: &FftSpec) -> String {
+    let line = Line::new("fft", &s.exprs).word(format_args!("{}x{}", s.batch, s.n));
+    let line = line.word(if s.inverse { "inverse" } else { "forward" }).word(format_args!("wg{}", s.wg));
+    line.value("re", s.re).value("im", s.im).stores("", &s.stores).finish(&s.interface)
+}
+
+/// One line, the kernel's identity: two specs print alike only if they build the same kernel.
+impl fmt::Display for KernelSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&match self {
+            KernelSpec::Map(s) => map(s),
+            KernelSpec::Row(s) => row(s),
+            KernelSpec::Matmul(s) => matmul(s),
+            KernelSpec::Attention(s) => attention(s),
+            KernelSpec::Recurrent(s) => recurrent(s),
+            KernelSpec::Scan(s) => scan(s),
+            KernelSpec::Scatter(s) => scatter(s),
+            KernelSpec::Fft(s) => fft(s),
+        })
+    }
+}
+
+impl KernelSpec {
+    /// A short, stable file name: what a reader looks for (kind, sizes, types), then a hash of the whole line.
+    pub fn file_name(&self) -> String {
+        let line = self.to_string();
+        let words: Vec<&str> = line.split(" (").next().unwrap_or_default().split(' ').collect();
+        let mut name = String::new();
+        for word in words.iter().filter(|w| !w.starts_with("wg")) {
+            let word: String = word.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            let word = word.trim_matches('_');
+            if !word.is_empty() && name.len() + word.len() < 48 {
+                name.push_str(if name.is_empty() { "" } else { "_" });
+                name.push_str(word);
+            }
+        }
+        if let Some(dtype) = self.main_dtype() {
+            write!(name, "_{dtype}").expect("writing to a string does not fail");
+        }
+        format!("{name}_{:08x}", fold_hash(line.as_bytes()))
+    }
+
+    /// Element type of the first operand written.
+    fn main_dtype(&self) -> Option<DType> {
+        self.interface().operands.iter().find(|o| o.access != Access::Read).map(|o| o.dtype)
+    }
+}
+
+/// FNV-1a in 64 bits, folded to 32.
+fn fold_hash(bytes: &[u8]) -> u32 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Operand;
+
+    fn scaled(width: u32, wg: u32) -> KernelSpec {
+        let mut exprs = Exprs::new();
+        let (row, col, n) = (exprs.axis(0), exprs.axis(1), exprs.i32(width as i32));
+        let base = exprs.bin(Binary::Mul, row, n);
+        let index = exprs.bin(Binary::Add, base, col);
+        let x = exprs.load(0, DType::F16, vec![index]);
+        let half = exprs.f32(0.5);
+        let product = exprs.bin(Binary::Mul, x, half);
+        let value = exprs.un(Unary::Tanh, product);
+        let operand =
+            |access| Operand { dtype: DType::F16, storage: Storage::Native, access, base: 0, via_table: false };
+        KernelSpec::Map(MapSpec {
+            interface: Interface {
+                operands: vec![operand(Access::Read), operand(Access::Write)],
+                n_bases: 1,
+                symbols: false,
+            },
+            exprs,
+            domain: vec![Extent::Sym(2), Extent::Const(width)],
+            stores: vec![Store { operand: 1, index, value, guard: None }],
+            per_thread: 4,
+            wg,
+        })
+    }
+
+    #[test]
+    fn a_kernel_is_one_line_with_shared_parts_named() {
+        let line = "map [s2,64] x4 wg128 (f16:r@b0 f16:w@b0) bases=1 \
+                    { t0 := ((i0 * 64) + i1); x1[] = t0; x1 = tanh((x0:f16[t0] * 0.5)) }";
+        assert_eq!(scaled(64, 128).to_string(), line);
+    }
+
+    #[test]
+    fn file_names_are_short_and_differ_with_every_parameter() {
+        let name = scaled(64, 128).file_name();
+        assert!(name.starts_with("map_s2_64_x4_f16_"), "{name}");
+        assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && name.len() < 70, "{name}");
+        assert_ne!(name, scaled(64, 256).file_name());
+        assert_ne!(name, scaled(65, 128).file_name());
+    }
+}

@@ -1,0 +1,9 @@
+//! Kernels on whatever Vulkan driver is there, against their references: values, guard bytes around every operand, both interface forms.
+
+mod functions;
+mod map;
+mod matmul;
+mod row;
+mod scan_scatter;
+mod spec;
+mod support;

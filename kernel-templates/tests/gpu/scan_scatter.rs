@@ -1,0 +1,113 @@
+//! Cumulative operations and scatters.
+
+use crate::spec::{interface, operand, row_major, symbolic};
+use crate::support::{EXACT, Random, Tolerance, check, elements, gpu};
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::eval::Value;
+use jvc_kernels::expr::{Binary, Exprs};
+use jvc_kernels::host::Memory;
+use jvc_kernels::spec::{Access, Combine, Extent, KernelSpec, ScanSpec, ScatterMode, ScatterSpec, Store};
+
+const CLOSE: Tolerance = Tolerance { relative: 1e-6, absolute: 1e-6 };
+
+#[test]
+fn running_results_and_positions_match_along_any_line() {
+    let Some(gpu) = gpu("scans") else { return };
+    let (c, s) = (Extent::Const, Extent::Sym);
+    for (outer, len) in
+        [(vec![c(5), c(3)], c(17)), (vec![], c(1)), (vec![s(0)], s(1)), (vec![c(4)], s(2)), (vec![c(2)], c(0))]
+    {
+        for combine in [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min] {
+            for dtype in [DType::F32, DType::I32, DType::F64, DType::I64] {
+                scan(&gpu, &outer, len, combine, dtype);
+            }
+        }
+    }
+}
+
+fn scan(gpu: &jvc_runtime::Gpu, outer: &[Extent], len: Extent, combine: Combine, dtype: DType) {
+    let mut e = Exprs::new();
+    let extents = [outer, &[len]].concat();
+    let axes: Vec<(u8, Extent)> = (0u8..).zip(extents.iter().copied()).collect();
+    let index = row_major(&mut e, &axes);
+    let value = e.load(0, dtype, vec![index]);
+    let running = e.arg(0, dtype.ty());
+    let mut stores = vec![Store { operand: 1, index, value: running, guard: None }];
+    let mut operands = vec![operand(dtype, Access::Read), operand(dtype, Access::Write)];
+    if matches!(combine, Combine::Max | Combine::Min) {
+        let position = e.arg(1, Ty::I32);
+        stores.push(Store { operand: 2, index, value: position, guard: None });
+        operands.push(operand(DType::I32, Access::Write));
+    }
+    let symbols = if symbolic(&extents) { vec![6, 29, 0] } else { vec![] };
+    let mut memory = Memory { operands: vec![], symbols };
+    let n = elements(&memory, &extents);
+    memory.operands = operands.iter().map(|o| Random(4).buffer(o, n)).collect();
+    if dtype == DType::F32 && n > 20 {
+        memory.operands[0].store(9, Value::F32(f32::NAN));
+        memory.operands[0].store(20, Value::F32(0.5));
+    }
+    let spec = KernelSpec::Scan(ScanSpec {
+        interface: interface(operands, symbolic(&extents)),
+        exprs: e,
+        outer: outer.to_vec(),
+        len,
+        combine,
+        value,
+        stores,
+        wg: 32,
+    });
+    let exact = !dtype.is_float() || matches!(combine, Combine::Max | Combine::Min);
+    check(gpu, &format!("{combine:?} {dtype} {extents:?}"), &spec, &memory, if exact { EXACT } else { CLOSE });
+}
+
+/// Rows of a [4, 7] target take 10 values each at indices that repeat: serial order decides.
+#[test]
+fn repeated_targets_are_written_in_order() {
+    let Some(gpu) = gpu("scatters") else { return };
+    for mode in [ScatterMode::Set, ScatterMode::Add, ScatterMode::Mul, ScatterMode::Max, ScatterMode::Min] {
+        for dtype in [DType::F32, DType::I32, DType::F16, DType::I64] {
+            for guarded in [false, true] {
+                scatter(&gpu, mode, dtype, guarded);
+            }
+        }
+    }
+}
+
+fn scatter(gpu: &jvc_runtime::Gpu, mode: ScatterMode, dtype: DType, guarded: bool) {
+    let mut e = Exprs::new();
+    let (rows, width, count) = (Extent::Const(4), 7, Extent::Const(10));
+    let source = row_major(&mut e, &[(0, rows), (1, count)]);
+    let value = e.load(0, dtype, vec![source]);
+    let column = e.load(1, DType::I32, vec![source]);
+    let (row, w) = (e.axis(0), e.i32(width));
+    let base = e.bin(Binary::Mul, row, w);
+    let index = e.bin(Binary::Add, base, column);
+    let (two, zero) = (e.i32(2), e.i32(0));
+    let parity = e.bin(Binary::Rem, source, two);
+    let even = e.bin(Binary::Eq, parity, zero);
+    let operands =
+        vec![operand(dtype, Access::Read), operand(DType::I32, Access::Read), operand(dtype, Access::ReadWrite)];
+    let mut buffers: Vec<_> = operands.iter().zip([40, 40, 28]).map(|(o, n)| Random(n as u64).buffer(o, n)).collect();
+    let mut random = Random(8);
+    for i in 0..40 {
+        buffers[1].store(i, Value::I32(random.below(width as u32) as i32));
+    }
+    let spec = KernelSpec::Scatter(ScatterSpec {
+        interface: interface(operands, false),
+        exprs: e,
+        outer: vec![rows],
+        inner: vec![count],
+        mode,
+        store: Store { operand: 2, index, value, guard: guarded.then_some(even) },
+        wg: 32,
+    });
+    let memory = Memory { operands: buffers, symbols: vec![] };
+    check(
+        gpu,
+        &format!("{mode:?} {dtype} guarded={guarded}"),
+        &spec,
+        &memory,
+        if dtype == DType::F16 { CLOSE } else { EXACT },
+    );
+}
