@@ -14,6 +14,7 @@ It builds the network from the archive's config.ini, fills it from the three ONN
     deepfilternet3_e2e.pt2 + .safetensors                        4 s in, 4 s out; STFT and features inside
 """
 import argparse
+import copy
 import math
 import os
 import sys
@@ -268,7 +269,9 @@ def export(module, args, outs, path):
     with torch.no_grad():
         again = torch.export.load(path + ".pt2").module()(*[a.clone() for a in args])
     assert all(torch.equal(a, b) for a, b in zip(again, outs)), "the saved program gives other results"
-    tensors = {f"in.{i}": t for i, t in enumerate(args)} | {f"out.{i}": t for i, t in enumerate(outs)}
+    with torch.no_grad():
+        exact = copy.deepcopy(module).double()(*[a.double() for a in args])
+    tensors = {f"{kind}.{i}": t for kind, ts in (("in", args), ("out", outs), ("out64", exact)) for i, t in enumerate(ts)}
     save_file({k: t.contiguous().clone() for k, t in tensors.items()}, path + ".safetensors")
     print(f"{path}.pt2: {os.path.getsize(path + '.pt2')} bytes")
 
