@@ -78,7 +78,7 @@ pub(crate) struct Device {
     queue: Mutex<Queue>,
     timeline: vk::Semaphore,
     lost: Mutex<Option<Error>>,
-    instance: Instance,
+    instance: Arc<Instance>,
 }
 
 struct Queue {
@@ -92,7 +92,7 @@ struct Queue {
 impl Gpu {
     /// All Vulkan devices of this machine, in the loader's order; an error when there is no Vulkan loader.
     pub fn list() -> Result<Vec<GpuInfo>, Error> {
-        Ok(Instance::new(None)?.devices()?.into_iter().map(|(_, info)| info).collect())
+        Ok(Instance::get(None)?.devices()?.into_iter().map(|(_, info)| info).collect())
     }
 
     /// Opens a device as programs want it. [`Error::NoDevice`] lists what was found.
@@ -102,7 +102,7 @@ impl Gpu {
 
     /// Opens a device with test facilities.
     pub fn open_with(select: &Select, options: &Options) -> Result<Gpu, Error> {
-        let instance = Instance::new(options.validation)?;
+        let instance = Instance::get(options.validation)?;
         let (physical, mut info) = choose(instance.devices()?, select)?;
         if info.api_version < (1, 2, 0) {
             let fact = format!("{}.{}", info.api_version.0, info.api_version.1);
@@ -131,7 +131,7 @@ impl Gpu {
                 std::mem::transmute::<*const c_void, GetProcAddr>(device.get_instance_proc_addr);
             let entry = ash::Entry::from_static_fn(ash::StaticFn { get_instance_proc_addr });
             let raw = ash::Instance::load(entry.static_fn(), vk::Instance::from_raw(device.instance));
-            let instance = Instance::borrowed(entry, raw);
+            let instance = Arc::new(Instance::borrowed(entry, raw));
             let raw = ash::Device::load(instance.raw.fp_v1_0(), vk::Device::from_raw(device.device));
             (instance, raw)
         };
@@ -172,7 +172,7 @@ pub(crate) enum Stop {
 
 impl Device {
     fn new(
-        instance: Instance,
+        instance: Arc<Instance>,
         physical: vk::PhysicalDevice,
         info: GpuInfo,
         raw: ash::Device,

@@ -28,8 +28,8 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const LANES: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0x27d4_eb2f_1656_67c5];
 const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
-/// Threads that hash and copy. More do not make a PCIe link faster.
-const MAX_THREADS: usize = 8;
+/// Threads that hash and copy: more do not make a PCIe link faster.
+const MAX_THREADS: usize = 16;
 /// Segments of one half of the staging ring.
 const STAGED_SEGMENTS: u64 = 16;
 

@@ -1,4 +1,6 @@
 //! The runtime on whatever Vulkan driver is there.
+//!
+//! NVIDIA's driver 580 may hang in a process that has many devices at work from many threads: run with `--test-threads=1` there.
 
 mod borrowed;
 mod faults;

@@ -1,6 +1,7 @@
 //! Test kernels and one small program that several tests run: y = x + x through the arena.
 
 use jvc_runtime::*;
+use std::sync::OnceLock;
 
 macro_rules! kernel {
     ($name:literal, $n_bases:literal, $n_operands:literal) => {
@@ -87,8 +88,10 @@ pub(crate) fn values(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
+/// The device that most tests share, as an application's models do.
 pub(crate) fn open() -> Gpu {
-    Gpu::open(&Select::Auto).expect("tests need a Vulkan driver")
+    static SHARED: OnceLock<Gpu> = OnceLock::new();
+    SHARED.get_or_init(|| Gpu::open(&Select::Auto).expect("tests need a Vulkan driver")).clone()
 }
 
 pub(crate) fn model(gpu: &Gpu) -> Model {
