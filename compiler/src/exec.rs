@@ -161,6 +161,15 @@ impl Session<'_> {
         ports.map(|(port, bytes)| Ok(HostTensor { shape: call.shape(port)?, ..from_device(port, bytes) })).collect()
     }
 
+    /// Values that the inputs give to the symbols.
+    ///
+    /// # Errors
+    /// Inputs that do not fit.
+    pub fn symbols(&self, inputs: &[Value]) -> Result<std::collections::BTreeMap<String, i64>, ExecError> {
+        let values = bind_symbols(self.entry, inputs)?;
+        Ok(self.entry.symbols.iter().map(|s| s.name.clone()).zip(values).collect())
+    }
+
     /// Fills the arena with 0xFF bytes: results must not depend on what it held.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! `jvc`: an ahead-of-time compiler from PyTorch exports to standalone Vulkan crates.
 
 pub mod aten;
+pub mod cli;
+pub mod commands;
 pub mod device;
 pub mod exec;
 pub mod import;
@@ -12,3 +14,5 @@ pub mod pipeline;
 pub mod plan;
 pub mod report;
 pub mod schedule;
+pub mod tensor_file;
+pub mod verify;

@@ -1,0 +1,350 @@
+//! The command line: definitions only. Each flag of `compile` is a field of [`Options`] or of the generator's options.
+
+use crate::options::Options;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Ahead-of-time compiler from PyTorch exports to standalone Vulkan crates.
+#[derive(Debug, Parser)]
+#[command(
+    name = "jvc",
+    version,
+    about,
+    after_help = "Exit codes: 0 fine, 1 a finding (a program that cannot be compiled, a wrong result), 2 misuse."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compile exported programs to a crate
+    #[command(after_help = "Examples:
+  jvc compile sam2.pt2 --device rtx4000 --out sam2-vulkan
+  jvc compile encoder.pt2 decoder.pt2 --name whisper --device auto
+  jvc compile encode.model.json.gz --random-weights 1 --device h200 --no-weights")]
+    Compile(CompileArgs),
+    /// Compile in memory and run on a GPU, no Rust compiler involved
+    #[command(after_help = "Examples:
+  jvc run resnet18.pt2 --inputs in.safetensors -o out.safetensors
+  jvc run resnet18.pt2 --inputs in.safetensors --repeat 20 --steps
+Tensors are called in.N and out.N, in the order of the program's inputs and outputs.")]
+    Run(RunArgs),
+    /// Compile, run, and compare with PyTorch's results
+    #[command(after_help = "Examples:
+  jvc verify resnet18.pt2
+  jvc verify fixtures/ --device lavapipe --repeat 20 --json report.json
+  jvc verify ops/ --save-outputs out/
+Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64.N, and further sets under alt.K.")]
+    Verify(VerifyArgs),
+    /// List supported operators; for programs, what they need and what is missing
+    #[command(after_help = "Examples:
+  jvc ops
+  jvc ops model.pt2 --format json")]
+    Ops(OpsArgs),
+    /// List the bundled device profiles
+    #[command(after_help = "Examples:
+  jvc devices
+  jvc devices h200")]
+    Devices(DevicesArgs),
+    /// Print a profile of this machine's GPU
+    #[command(after_help = "Examples:
+  jvc probe
+  jvc probe -o mine.toml && jvc compile model.pt2 --device mine.toml")]
+    Probe(ProbeArgs),
+    /// Explain what a program becomes: kernels, fusions, memory, what is off the fast path
+    #[command(after_help = "Examples:
+  jvc explain model.pt2 --device h200
+  jvc explain model.pt2 --device lavapipe -o report.txt")]
+    Explain(ExplainArgs),
+}
+
+/// Output form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For scripts.
+    Json,
+}
+
+/// A stage whose text form can be printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// Inputs, outputs and calls as the export has them.
+    Program,
+    /// The graph after all passes.
+    Graph,
+    /// The kernels.
+    Kernels,
+    /// The plan.
+    Plan,
+}
+
+/// Where programs and weights come from, and how they are compiled.
+#[derive(Debug, Clone, Args)]
+pub struct ProgramArgs {
+    /// Exported programs: .pt2, model.json or model.json.gz; each becomes an entry point
+    #[arg(required = true, value_name = "PROGRAM")]
+    pub programs: Vec<PathBuf>,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+}
+
+/// Options that every compiling command takes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CompileOptions {
+    /// Pin a symbolic size
+    #[arg(long, value_name = "SYMBOL=N", value_parser = symbol)]
+    pub set: Vec<(String, i64)>,
+    /// Upper bound of an open symbolic size
+    #[arg(long, value_name = "SYMBOL=N", value_parser = symbol)]
+    pub bound: Vec<(String, i64)>,
+    /// Tensors that take the place of the archive's, by name
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub weights: Option<PathBuf>,
+    /// Make up the weights that the archive has no bytes for
+    #[arg(long, value_name = "SEED", conflicts_with = "weights")]
+    pub random_weights: Option<u64>,
+    /// Do not compute anything at compile time that the device could compute
+    #[arg(long)]
+    pub no_fold: bool,
+    /// Refuse what would run off its fast path
+    #[arg(long, value_name = "WHAT")]
+    pub deny: Option<Deny>,
+    /// Leave out a pass (repeatable)
+    #[arg(long, value_name = "PASS")]
+    pub skip: Vec<String>,
+}
+
+/// What `--deny` refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Deny {
+    /// Nodes off their fast path.
+    Slow,
+}
+
+/// `jvc compile`.
+#[derive(Debug, Args)]
+pub struct CompileArgs {
+    #[command(flatten)]
+    /// Programs.
+    pub input: ProgramArgs,
+    /// Device profile: a name of `jvc devices`, a .toml file, or auto
+    #[arg(long, value_name = "DEVICE")]
+    pub device: String,
+    /// Folder of the crate [default: the crate's name]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Name of the crate [default: the first program's file name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Write no weight file
+    #[arg(long)]
+    pub no_weights: bool,
+    /// Depend on the runtime instead of vendoring it: a path, or `version` for the registry's
+    #[arg(long, value_name = "PATH|version")]
+    pub external_runtime: Option<String>,
+    /// Print a stage instead of writing a crate
+    #[arg(long, value_name = "STAGE")]
+    pub emit: Option<Stage>,
+    /// Print how long each step took
+    #[arg(long)]
+    pub timings: bool,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Which GPU to run on, and for which profile to compile.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DeviceArgs {
+    /// Device profile to compile for: a name of `jvc devices`, a .toml file, or auto
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// GPU to run on: part of its name, or its number in the loader's list [default: the best]
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+}
+
+/// `jvc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Exported program
+    pub program: PathBuf,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    /// Device.
+    pub device: DeviceArgs,
+    /// Inputs: in.N; not needed by a program without inputs
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub inputs: Option<PathBuf>,
+    /// Where to write the outputs: out.N
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: Option<PathBuf>,
+    /// Run several times, from the initial state each time, and compare the bytes
+    #[arg(long, default_value_t = 1)]
+    pub repeat: u32,
+    /// Print the time of every step, by timestamps
+    #[arg(long)]
+    pub steps: bool,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Tolerance class of `verify`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LevelArg {
+    /// Single operators.
+    Op,
+    /// Whole models.
+    Model,
+}
+
+/// `jvc verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Programs, or folders that are searched for them
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    /// Device.
+    pub device: DeviceArgs,
+    /// Tolerance class [default: op for cases of an index.json, model for everything else]
+    #[arg(long)]
+    pub level: Option<LevelArg>,
+    /// Runs of each input set; all must give the same bytes
+    #[arg(long, default_value_t = 2)]
+    pub repeat: u32,
+    /// Start Vulkan's validation layer; any message is a failure
+    #[arg(long)]
+    pub validate: bool,
+    /// Write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the results as DIR/NAME.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub save_outputs: Option<PathBuf>,
+    /// Print only what is wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `jvc ops`.
+#[derive(Debug, Args)]
+pub struct OpsArgs {
+    /// Programs to look into
+    pub programs: Vec<PathBuf>,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `jvc devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print this profile
+    pub name: Option<String>,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `jvc probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// GPU: part of its name, or its number in the loader's list [default: the best]
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+    /// Where to write the profile
+    #[arg(short, long, value_name = "FILE.toml")]
+    pub output: Option<PathBuf>,
+    /// List the GPUs instead
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// `jvc explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    /// Programs.
+    pub input: ProgramArgs,
+    /// Device profile: a name of `jvc devices`, a .toml file, or auto
+    #[arg(long, value_name = "DEVICE")]
+    pub device: String,
+    /// Where to write the explanation
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+impl CompileOptions {
+    /// The compiler's options.
+    pub fn options(&self, name: Option<String>) -> Options {
+        Options {
+            name,
+            set: self.set.iter().cloned().collect(),
+            bound: self.bound.iter().cloned().collect(),
+            no_fold: self.no_fold,
+            deny_slow: self.deny == Some(Deny::Slow),
+            random_weights: self.random_weights,
+            skip: self.skip.clone(),
+            ..Options::default()
+        }
+    }
+}
+
+/// `s0=1152`.
+fn symbol(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').ok_or("write SYMBOL=N")?;
+    let value = value.parse::<i64>().map_err(|e| format!("{value} is no integer: {e}"))?;
+    if name.is_empty() { Err("the symbol is missing".into()) } else { Ok((name.to_string(), value)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definitions_are_consistent_and_every_command_has_examples() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands() {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("jvc {}", sub.get_name())), "{}", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn symbols_are_name_and_integer() {
+        assert_eq!(symbol("s0=1152"), Ok(("s0".into(), 1152)));
+        assert!(symbol("s0").is_err() && symbol("s0=x").is_err() && symbol("=3").is_err());
+    }
+
+    #[test]
+    fn flags_become_options() {
+        let line =
+            "jvc compile a.pt2 --device h200 --set s0=3 --bound s1=9 --deny slow --no-fold --skip fold_constants";
+        let cli = Cli::try_parse_from(line.split(' ')).expect("a valid line");
+        let Command::Compile(args) = cli.command else { panic!("compile") };
+        let options = args.input.compile.options(None);
+        assert_eq!((options.set["s0"], options.bound["s1"]), (3, 9));
+        assert!(options.deny_slow && options.no_fold);
+        assert_eq!(options.skip, ["fold_constants"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! `jvc explain`: what a program becomes, as text: steps and their origin, kernels, decisions with reasons, memory, and what is off
+//! its fast path.
+
+use super::{CommandError, Console, Outcome, load};
+use crate::cli::ExplainArgs;
+use crate::device::DeviceProfile;
+use crate::import::Program;
+use crate::options::Options;
+use crate::pipeline::{self, Compiled};
+use crate::report::{Code, Diagnostic};
+use jvc_codegen::artifact::Artifact;
+use jvc_codegen::plan::{Dispatch, Entry, Plan, Step};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
+    let programs = load::programs(&args.input.programs, &args.input.compile, console)?;
+    let device = load::device(&args.device)?;
+    let options = args.input.compile.options(Some(load::stem(&args.input.programs[0])));
+    let compiled = pipeline::compile(&programs, &options, &device).map_err(CommandError::Diagnostics)?;
+    let slow = off_fast_path(&programs, &options, &device);
+    let text = explanation(&compiled, &slow, &device);
+    match &args.output {
+        Some(path) => jvc_codegen::artifact::write_single(path, text.as_bytes())?,
+        None => write!(console.out, "{text}")?,
+    }
+    Ok(Outcome::Fine)
+}
+
+/// What `--deny slow` would refuse.
+fn off_fast_path(programs: &[Program], options: &Options, device: &DeviceProfile) -> Vec<Diagnostic> {
+    let strict = Options { deny_slow: true, ..options.clone() };
+    match pipeline::compile(programs, &strict, device) {
+        Ok(_) => vec![],
+        Err(all) => all.into_iter().filter(|d| d.code == Code::Slow).collect(),
+    }
+}
+
+fn explanation(compiled: &Compiled, slow: &[Diagnostic], device: &DeviceProfile) -> String {
+    let plan = &compiled.plan;
+    let mut out = format!("{} for {} ({})\n", plan.name, device.name, device.description);
+    for entry in &plan.entries {
+        steps(&mut out, plan, entry, device);
+    }
+    kernels(&mut out, plan);
+    section(&mut out, "off the fast path", slow.iter().map(ToString::to_string));
+    let mut files = Artifact::default();
+    jvc_codegen::add_texts(plan, &mut files);
+    for (title, file) in [("decisions", "decisions.txt"), ("memory", "memory.txt")] {
+        section(&mut out, title, files.text(file).unwrap_or("").lines().map(str::to_string));
+    }
+    out
+}
+
+fn section(out: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    let lines: Vec<String> = lines.collect();
+    writeln!(out, "\n## {title}\n").expect("writing to a string succeeds");
+    if lines.is_empty() {
+        out.push_str("nothing\n");
+    }
+    lines.iter().for_each(|l| writeln!(out, "{l}").expect("writing to a string succeeds"));
+}
+
+/// Microseconds that a dispatch takes at best: the slower of arithmetic and memory, by the profile's rates.
+fn predicted_us(d: &Dispatch, device: &DeviceProfile) -> f64 {
+    let arithmetic = d.cost.flops / (device.rates.f32_tflop_per_s * 1e6);
+    let memory = d.cost.bytes / (device.rates.peak_gb_per_s * 1e3);
+    arithmetic.max(memory)
+}
+
+fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
+    let dispatches: Vec<&Dispatch> = entry
+        .steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::Dispatch(d) => Some(d),
+            Step::Barrier => None,
+        })
+        .collect();
+    let barriers = entry.steps.len() - dispatches.len();
+    let floor: f64 = dispatches.iter().map(|d| predicted_us(d, device)).sum();
+    let drain = barriers as f64 * device.rates.dispatch_us;
+    let title = format!(
+        "{}: {} dispatches, {barriers} barriers; at best {floor:.1} µs of work and {drain:.1} µs between them",
+        entry.name,
+        dispatches.len()
+    );
+    let line = |(i, d): (usize, &&Dispatch)| {
+        let kernel = &plan.kernels[d.kernel as usize].name;
+        let cost =
+            format!("{:.3} GFLOP, {:.3} MB, {:.1} µs", d.cost.flops / 1e9, d.cost.bytes / 1e6, predicted_us(d, device));
+        let origin: String = d.origin.iter().map(|o| format!("\n        {o}")).collect();
+        format!("{i:5}  {}  [{kernel}]  {cost}{origin}", d.label)
+    };
+    section(out, &title, dispatches.iter().enumerate().map(line));
+}
+
+fn kernels(out: &mut String, plan: &Plan) {
+    let mut uses: BTreeMap<u32, usize> = BTreeMap::new();
+    for step in plan.entries.iter().flat_map(|e| &e.steps) {
+        if let Step::Dispatch(d) = step {
+            *uses.entry(d.kernel).or_default() += 1;
+        }
+    }
+    let line = |(i, k): (usize, &jvc_codegen::plan::PlanKernel)| {
+        format!("{:4} × {}: {}", uses.get(&(i as u32)).copied().unwrap_or(0), k.name, k.spec)
+    };
+    section(out, "kernels", plan.kernels.iter().enumerate().map(line));
+}

@@ -1,0 +1,126 @@
+//! What each command does. Results go to standard output, everything else to standard error.
+
+mod compile;
+mod devices;
+mod diagnostics;
+mod explain;
+mod load;
+mod ops;
+mod run;
+mod verify;
+
+use crate::cli::Command;
+use crate::report::Diagnostic;
+use std::io::{self, Write};
+
+/// Where a command prints.
+pub struct Console<'a> {
+    /// Results.
+    pub out: &'a mut dyn Write,
+    /// Messages.
+    pub err: &'a mut dyn Write,
+    /// Messages go to a terminal: progress bars are shown.
+    pub terminal: bool,
+}
+
+/// How a command ended that did its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Fine,
+    /// Something was found that a script should stop at.
+    Finding,
+}
+
+impl Outcome {
+    /// Exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Outcome::Fine => 0,
+            Outcome::Finding => 1,
+        }
+    }
+}
+
+/// Why a command did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The command line asks for something that does not exist.
+    #[error("{0}")]
+    Usage(String),
+    /// A program or checkpoint cannot be read.
+    #[error(transparent)]
+    Import(#[from] crate::import::ImportError),
+    /// No such device.
+    #[error(transparent)]
+    Device(#[from] crate::device::DeviceError),
+    /// The programs cannot be compiled for the device.
+    #[error("{}", diagnostics::render(.0))]
+    Diagnostics(Vec<Diagnostic>),
+    /// The plan has no crate.
+    #[error(transparent)]
+    Generate(#[from] jvc_codegen::GenerateError),
+    /// Inconsistent weights.
+    #[error(transparent)]
+    Weights(#[from] jvc_codegen::weights::WeightError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] jvc_codegen::artifact::WriteError),
+    /// A file of tensors cannot be read.
+    #[error(transparent)]
+    Tensors(#[from] crate::tensor_file::TensorFileError),
+    /// The program did not run.
+    #[error(transparent)]
+    Exec(#[from] crate::exec::ExecError),
+    /// The runtime refuses.
+    #[error(transparent)]
+    Runtime(#[from] jvc_runtime::Error),
+    /// Nothing could be verified.
+    #[error(transparent)]
+    Verify(#[from] crate::verify::VerifyError),
+    /// Standard output or standard error refuse.
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+impl CommandError {
+    /// Exit code: 2 for what a changed command line or environment would mend, 1 for what is wrong with a program.
+    pub fn code(&self) -> u8 {
+        match self {
+            CommandError::Usage(_)
+            | CommandError::Import(crate::import::ImportError::Io { .. })
+            | CommandError::Device(_)
+            | CommandError::Write(_)
+            | CommandError::Tensors(_)
+            | CommandError::Runtime(_)
+            | CommandError::Verify(_)
+            | CommandError::Print(_) => 2,
+            CommandError::Import(_)
+            | CommandError::Diagnostics(_)
+            | CommandError::Generate(_)
+            | CommandError::Weights(_)
+            | CommandError::Exec(_) => 1,
+        }
+    }
+
+    /// The reader of the output went away.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, CommandError::Print(e) if e.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever kept it from its work.
+pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
+    match command {
+        Command::Compile(args) => compile::run(args, console),
+        Command::Run(args) => run::run(args, console),
+        Command::Verify(args) => verify::run(args, console),
+        Command::Ops(args) => ops::run(args, console),
+        Command::Devices(args) => devices::devices(args, console),
+        Command::Probe(args) => devices::probe(args, console),
+        Command::Explain(args) => explain::run(args, console),
+    }
+}

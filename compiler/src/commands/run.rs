@@ -1,0 +1,160 @@
+//! `jvc run`: compiles one program in memory and runs it.
+
+use super::{CommandError, Console, Outcome, load};
+use crate::cli::{Format, RunArgs};
+use crate::device;
+use crate::exec::{HostTensor, Loaded, Session, Value};
+use crate::ir::{Graph, UserOutput};
+use crate::pipeline::{self, Compiled};
+use crate::tensor_file::{print_tensors, read_tensors};
+use crate::verify;
+use jvc_runtime as rt;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
+    let programs = load::programs(std::slice::from_ref(&args.program), &args.compile, console)?;
+    let gpu = rt::Gpu::open(&load::select(args.device.gpu.as_deref()))?;
+    let profile = load::profile(&args.device)?.unwrap_or_else(|| device::of_gpu(gpu.info()));
+    let options = args.compile.options(None);
+    let started = Instant::now();
+    let compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
+    let compile_seconds = started.elapsed().as_secs_f64();
+    if compiled.graphs.len() != 1 {
+        let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+        return Err(CommandError::Usage(format!("the archive holds several programs: {}", names.join(", "))));
+    }
+    let given = match &args.inputs {
+        Some(path) => read_tensors(path)?,
+        None => BTreeMap::new(),
+    };
+    let graph = &compiled.graphs[0];
+    let inputs = verify::input_values(graph, |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)?;
+    let started = Instant::now();
+    let loaded = Loaded::new(&gpu, &compiled, &rt::CacheDir::Default)?;
+    let mut session = loaded.session(0)?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    let (outputs, seconds, same) = repeat(&mut session, &inputs, args.repeat)?;
+    let symbols = session.symbols(&inputs)?;
+    let named = name_outputs(graph, outputs, &symbols);
+    if let Some(path) = &args.output {
+        jvc_codegen::artifact::write_single(path, &print_tensors(&named)?)?;
+    }
+    let timing = Timing { compile_seconds, load_seconds, seconds, same };
+    report(args, &gpu, &session, &named, &timing, console)?;
+    if args.steps {
+        steps(&loaded, &compiled, &inputs, console)?;
+    }
+    Ok(if same { Outcome::Fine } else { Outcome::Finding })
+}
+
+struct Timing {
+    compile_seconds: f64,
+    load_seconds: f64,
+    /// Of each run.
+    seconds: Vec<f64>,
+    /// All runs gave the same bytes.
+    same: bool,
+}
+
+/// Runs from the initial state each time: the first outputs, the seconds of each run, and whether all were equal.
+fn repeat(
+    session: &mut Session<'_>,
+    inputs: &[Value],
+    n: u32,
+) -> Result<(Vec<HostTensor>, Vec<f64>, bool), CommandError> {
+    let (mut first, mut seconds, mut same) = (None, vec![], true);
+    for _ in 0..n.max(1) {
+        session.reset();
+        let started = Instant::now();
+        let outputs = session.run(inputs)?;
+        seconds.push(started.elapsed().as_secs_f64());
+        match &first {
+            None => first = Some(outputs),
+            Some(before) => same &= *before == outputs,
+        }
+    }
+    Ok((first.unwrap_or_default(), seconds, same))
+}
+
+/// Tensors by the names of the program's outputs, `out.N`; mutated inputs follow as `updated.N`.
+fn name_outputs(
+    graph: &Graph,
+    outputs: Vec<HostTensor>,
+    symbols: &BTreeMap<String, i64>,
+) -> BTreeMap<String, HostTensor> {
+    let mut tensors = outputs.into_iter();
+    let mut out = BTreeMap::new();
+    for (i, (_, output)) in graph.outputs.iter().enumerate() {
+        let value = match output {
+            UserOutput::Tensor(_) => tensors.next(),
+            UserOutput::Int(dim) => dim.eval(symbols).map(verify::number),
+            UserOutput::Constant(text) => verify::constant(text),
+        };
+        if let Some(value) = value {
+            out.insert(format!("out.{i}"), value);
+        }
+    }
+    for ((input, _), tensor) in graph.input_updates.iter().zip(tensors) {
+        out.insert(format!("updated.{input}"), tensor);
+    }
+    out
+}
+
+fn report(
+    args: &RunArgs,
+    gpu: &rt::Gpu,
+    session: &Session<'_>,
+    outputs: &BTreeMap<String, HostTensor>,
+    timing: &Timing,
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
+    let mut sorted = timing.seconds.clone();
+    sorted.sort_by(f64::total_cmp);
+    let median = sorted[sorted.len() / 2];
+    if args.format == Format::Json {
+        let shapes: BTreeMap<&String, String> =
+            outputs.iter().map(|(n, t)| (n, format!("{}{:?}", t.dtype, t.shape))).collect();
+        let body = json!({
+            "gpu": gpu.info().name, "dispatches": session.n_dispatches(), "outputs": shapes, "runs": timing.seconds.len(),
+            "median_seconds": median, "compile_seconds": timing.compile_seconds, "load_seconds": timing.load_seconds,
+            "same_bytes": timing.same,
+        });
+        writeln!(console.out, "{body}")?;
+        return Ok(());
+    }
+    for (name, tensor) in outputs {
+        writeln!(console.out, "{name}: {}{:?}", tensor.dtype, tensor.shape)?;
+    }
+    let (n, ms) = (timing.seconds.len(), median * 1e3);
+    writeln!(console.err, "{} dispatches on {}", session.n_dispatches(), gpu.info().name)?;
+    writeln!(
+        console.err,
+        "compiled in {:.2} s, loaded in {:.2} s, {ms:.3} ms a run (median of {n})",
+        timing.compile_seconds, timing.load_seconds
+    )?;
+    if !timing.same {
+        writeln!(console.err, "jvc: the runs gave different bytes")?;
+    }
+    Ok(())
+}
+
+fn steps(
+    loaded: &Loaded<'_>,
+    compiled: &Compiled,
+    inputs: &[Value],
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
+    let times = loaded.profile(0, inputs)?;
+    let kernels = compiled.plan.entries[0].steps.iter().filter_map(|s| match s {
+        jvc_codegen::plan::Step::Dispatch(d) => Some(&compiled.plan.kernels[d.kernel as usize].name),
+        jvc_codegen::plan::Step::Barrier => None,
+    });
+    let total: f64 = times.iter().map(|t| t.ns).sum();
+    for (time, kernel) in times.iter().zip(kernels) {
+        let share = 100.0 * time.ns / total.max(1.0);
+        writeln!(console.out, "{:10.1} µs {share:5.1} %  {}  {kernel}", time.ns / 1e3, time.label)?;
+    }
+    Ok(())
+}

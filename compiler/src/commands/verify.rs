@@ -1,0 +1,60 @@
+//! `jvc verify`: see [`crate::verify`].
+
+use super::{CommandError, Console, Outcome, load};
+use crate::cli::{Format, LevelArg, VerifyArgs};
+use crate::pass_rule::Level;
+use crate::verify::{self, FileReport, Request, Status};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use std::io;
+
+pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
+    if args.compile.weights.is_some() {
+        return Err(CommandError::Usage("--weights is for one program; references come with their weights".into()));
+    }
+    let request = Request {
+        paths: args.paths.clone(),
+        device: load::profile(&args.device)?,
+        gpu: load::select(args.device.gpu.as_deref()),
+        options: args.compile.options(None),
+        level: args.level.map(|l| match l {
+            LevelArg::Op => Level::Operator,
+            LevelArg::Model => Level::Model,
+        }),
+        repeats: args.repeat,
+        validate: args.validate,
+        save_outputs: args.save_outputs.clone(),
+    };
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    if console.terminal {
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+    }
+    let mut failed_print: Option<io::Error> = None;
+    let summary = verify::verify(&request, &mut |i, n, report| {
+        bar.set_length(n as u64);
+        bar.set_position(i as u64 + 1);
+        if shown(args, report) && failed_print.is_none() {
+            failed_print = bar.suspend(|| writeln!(console.out, "{report}")).err();
+        }
+    })?;
+    bar.finish_and_clear();
+    if let Some(error) = failed_print {
+        return Err(error.into());
+    }
+    let report = summary.to_json();
+    if let Some(path) = &args.json {
+        jvc_codegen::artifact::write_single(path, format!("{report:#}\n").as_bytes())?;
+    }
+    match args.format {
+        Format::Json => writeln!(console.out, "{report}")?,
+        Format::Text => writeln!(console.out, "{summary}")?,
+    }
+    let [passed, failed, ..] = summary.counts();
+    if summary.files.is_empty() {
+        return Err(CommandError::Usage("there is no .pt2 file in the given paths".into()));
+    }
+    Ok(if failed > 0 || passed == 0 { Outcome::Finding } else { Outcome::Fine })
+}
+
+fn shown(args: &VerifyArgs, report: &FileReport) -> bool {
+    args.format == Format::Text && !(args.quiet && matches!(report.status, Status::Pass | Status::Skipped(_)))
+}

@@ -1,0 +1,62 @@
+//! Upper bounds for symbols that the export leaves open: the largest value that the references use.
+
+use super::references::Set;
+use crate::import::program::{Arg, InputSpec, Program};
+use crate::ir::Dim;
+use crate::ir::dim::Atom;
+use crate::options::Options;
+
+/// The options with a bound for every open symbol that the references determine and the caller has not bound.
+pub(super) fn with_bounds(options: &Options, program: &Program, sets: &[Set], notes: &mut Vec<String>) -> Options {
+    let mut options = options.clone();
+    for (symbol, range) in &program.ranges {
+        let open = range.max > i64::from(i32::MAX);
+        if !open || options.bound.contains_key(symbol) || options.set.contains_key(symbol) {
+            continue;
+        }
+        let largest = sets.iter().filter_map(|set| value_in(symbol, program, set)).max();
+        if let Some(largest) = largest {
+            notes.push(format!("{symbol} is bound to {largest}, the references' largest"));
+            options.bound.insert(symbol.clone(), largest);
+        }
+    }
+    options
+}
+
+fn value_in(symbol: &str, program: &Program, set: &Set) -> Option<i64> {
+    let user = program.inputs.iter().filter(|i| matches!(i, InputSpec::User(_) | InputSpec::Constant { .. }));
+    user.enumerate().find_map(|(i, spec)| {
+        let InputSpec::User(Arg::Tensor(name)) = spec else { return None };
+        let given = set.inputs.get(&i)?;
+        let sizes = &program.graph.tensors.get(name)?.sizes;
+        sizes.iter().zip(&given.shape).find_map(|(size, &v)| solve(size, symbol, v))
+    })
+}
+
+/// The symbol where `factor·symbol + rest = value`.
+fn solve(size: &Dim, symbol: &str, value: i64) -> Option<i64> {
+    let (mut factor, mut rest) = (0, 0);
+    for (atoms, c) in size.terms() {
+        match atoms {
+            [] => rest = c,
+            [Atom::Symbol(s)] if s == symbol => factor = c,
+            _ => return None,
+        }
+    }
+    if factor > 0 && (value - rest) % factor == 0 { Some((value - rest) / factor) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_read_off_linear_sizes() {
+        let s = Dim::symbol("s0");
+        let size = &(&s * &Dim::from(4)) + &Dim::from(1);
+        assert_eq!(solve(&size, "s0", 13), Some(3));
+        assert_eq!(solve(&size, "s0", 14), None);
+        assert_eq!(solve(&size, "s1", 13), None);
+        assert_eq!(solve(&(&s * &s), "s0", 9), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! `jvc verify`: compiles programs, runs them on a device, and judges the results by references of PyTorch.
+//!
+//! For each `.pt2` a sibling `.safetensors` holds inputs (`in.N`, in the order of the program's inputs), PyTorch's outputs in the program's
+//! own precision (`out.N`) and in f64 (`out64.N`), and further sets of the same under `alt.K.`. Every set runs several times from the
+//! initial state, each time on an arena full of 0xFF bytes; all runs must give the same bytes, and the first is compared. Nothing is
+//! interpreted: results come from the plan's dispatches, whose number is reported.
+
+mod bounds;
+mod cases;
+mod judge;
+mod references;
+mod report;
+
+pub(crate) use judge::{constant, number};
+pub(crate) use references::input_values;
+pub use report::{FileReport, OutputReport, Status, Summary};
+
+use crate::device::{self, DeviceProfile};
+use crate::exec::{ExecError, HostTensor, Loaded, Session};
+use crate::import::{self, Program};
+use crate::ir::{Graph, UserOutput};
+use crate::options::Options;
+use crate::pass_rule::Level;
+use crate::pipeline::{self, Compiled};
+use crate::report::Diagnostic;
+use cases::CaseIndex;
+pub use cases::Flags;
+use jvc_codegen::plan::Step;
+use jvc_runtime as rt;
+use references::{References, Set};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What to verify, and how.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Files, or folders that are searched.
+    pub paths: Vec<PathBuf>,
+    /// Profile to compile for; the GPU's own if none.
+    pub device: Option<DeviceProfile>,
+    /// GPU to run on.
+    pub gpu: rt::Select,
+    /// Compile options.
+    pub options: Options,
+    /// Tolerance: of single operators or of models; by the folder's index if none.
+    pub level: Option<Level>,
+    /// Runs of each input set.
+    pub repeats: u32,
+    /// Start the validation layer; its messages fail a file.
+    pub validate: bool,
+    /// Where to write the results.
+    pub save_outputs: Option<PathBuf>,
+}
+
+/// Why nothing could be verified.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// No device.
+    #[error(transparent)]
+    Runtime(#[from] rt::Error),
+    /// A path that does not exist.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// Reason.
+        source: std::io::Error,
+    },
+    /// Results could not be written.
+    #[error(transparent)]
+    Write(#[from] jvc_codegen::artifact::WriteError),
+}
+
+/// A program file and what its results are called relative to the searched folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The `.pt2`.
+    pub path: PathBuf,
+    /// Path relative to the folder given, without `.pt2`; the stem for a file given.
+    pub name: String,
+}
+
+/// The programs below the given paths, sorted by path.
+///
+/// # Errors
+/// A path that cannot be read.
+pub fn find_targets(paths: &[PathBuf]) -> Result<Vec<Target>, VerifyError> {
+    let mut out = vec![];
+    for path in paths {
+        if path.is_dir() {
+            search(path, path, &mut out)?;
+        } else {
+            std::fs::metadata(path).map_err(|source| VerifyError::Io { path: path.clone(), source })?;
+            let stem = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+            out.push(Target { path: path.clone(), name: stem });
+        }
+    }
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(out)
+}
+
+fn search(root: &Path, folder: &Path, out: &mut Vec<Target>) -> Result<(), VerifyError> {
+    let io = |source| VerifyError::Io { path: folder.to_path_buf(), source };
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.is_dir() {
+            search(root, &path, out)?;
+        } else if path.extension().is_some_and(|e| e == "pt2") {
+            let name = path.strip_prefix(root).unwrap_or(&path).with_extension("").to_string_lossy().into_owned();
+            out.push(Target { path, name });
+        }
+    }
+    Ok(())
+}
+
+/// Verifies every target; `each` sees every report as it is made.
+///
+/// # Errors
+/// No device, unreadable paths, unwritable outputs. What is wrong with a program is in its report.
+pub fn verify(request: &Request, each: &mut dyn FnMut(usize, usize, &FileReport)) -> Result<Summary, VerifyError> {
+    let targets = find_targets(&request.paths)?;
+    let index = CaseIndex::read(&request.paths);
+    let mut runner = Runner::open(request)?;
+    let mut summary = Summary::default();
+    for (i, target) in targets.iter().enumerate() {
+        let started = Instant::now();
+        let mut report = FileReport::new(&target.path, &target.name);
+        report.flags = index.flags(&target.path);
+        runner.verify_file(target, &mut report)?;
+        report.seconds = started.elapsed().as_secs_f64();
+        each(i, targets.len(), &report);
+        summary.add(report);
+    }
+    summary.device = runner.device.name.clone();
+    summary.gpu = runner.gpu.info().name.clone();
+    Ok(summary)
+}
+
+/// An open device, and what to do with it.
+struct Runner<'r> {
+    request: &'r Request,
+    gpu: rt::Gpu,
+    device: DeviceProfile,
+}
+
+/// Verdict of a stage that ends a file's verification.
+type Verdict<T> = Result<T, Status>;
+
+impl<'r> Runner<'r> {
+    fn open(request: &'r Request) -> Result<Runner<'r>, VerifyError> {
+        let gpu = open_gpu(request)?;
+        let device = request.device.clone().unwrap_or_else(|| device::of_gpu(gpu.info()));
+        Ok(Runner { request, gpu, device })
+    }
+
+    fn verify_file(&mut self, target: &Target, report: &mut FileReport) -> Result<(), VerifyError> {
+        let judged = catch_unwind(AssertUnwindSafe(|| self.judge(target, report)));
+        report.status = match judged {
+            Ok(Ok(outputs)) => {
+                if let Some(folder) = &self.request.save_outputs {
+                    save(folder, &target.name, &outputs)?;
+                }
+                report.verdict()
+            }
+            Ok(Err(status)) => status,
+            Err(panic) => Status::Fail(format!("the compiler failed: {}", panic_text(&*panic))),
+        };
+        if self.request.validate {
+            self.check_validation(report);
+        }
+        if report.device_lost {
+            self.gpu = open_gpu(self.request)?;
+        }
+        Ok(())
+    }
+
+    /// The validation layer's messages since the device was opened fail the file during which they came; a new device starts anew.
+    fn check_validation(&mut self, report: &mut FileReport) {
+        let messages = self.gpu.validation().messages();
+        if let Some(first) = messages.first() {
+            report.status = Status::Fail(format!("{} validation messages, the first: {first}", messages.len()));
+            report.device_lost = true;
+        }
+    }
+
+    fn judge(&self, target: &Target, report: &mut FileReport) -> Verdict<BTreeMap<String, HostTensor>> {
+        let references = References::beside(&target.path)?;
+        let mut programs = import::read(&target.path).map_err(|e| Status::Fail(format!("import: {e}")))?;
+        let program = match programs.len() {
+            1 => &programs[0],
+            n => return Err(Status::Fail(format!("{n} programs in one archive, references for one"))),
+        };
+        let options = bounds::with_bounds(&self.request.options, program, &references.sets, &mut report.notes);
+        if let Some(seed) = options.random_weights {
+            import::fill_random(&mut programs, seed);
+        }
+        let started = Instant::now();
+        let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
+        report.compile_seconds = started.elapsed().as_secs_f64();
+        report.describe_plan(&compiled.plan);
+        let rule = judge::Judge::new(self.request.level, report.flags, &references);
+        self.run_sets(&compiled, &programs[0], &references, &rule, report)
+    }
+
+    fn run_sets(
+        &self,
+        compiled: &Compiled,
+        program: &Program,
+        references: &References,
+        judge: &judge::Judge,
+        report: &mut FileReport,
+    ) -> Verdict<BTreeMap<String, HostTensor>> {
+        let graph = &compiled.graphs[0];
+        let mut lost = |e: ExecError| {
+            report.device_lost = true;
+            Status::Fail(format!("run: {e}"))
+        };
+        let loaded = Loaded::new(&self.gpu, compiled, &rt::CacheDir::None).map_err(&mut lost)?;
+        let mut session = loaded.session(0).map_err(&mut lost)?;
+        let mut saved = BTreeMap::new();
+        for set in &references.sets {
+            let outputs = run_set(&mut session, graph, set, self.request.repeats)?;
+            for (i, output) in outputs.iter().enumerate() {
+                let Some(output) = output else { continue };
+                saved.insert(format!("{}out.{i}", set.prefix), output.clone());
+                report.outputs.extend(judge.compare(set, i, output));
+            }
+            report.outputs.extend(judge::missing(set, outputs.len(), program));
+        }
+        Ok(saved)
+    }
+}
+
+fn open_gpu(request: &Request) -> Result<rt::Gpu, VerifyError> {
+    let validation = request.validate.then(rt::Validation::default);
+    Ok(rt::Gpu::open_with(&request.gpu, &rt::Options { validation, ..rt::Options::default() })?)
+}
+
+/// Diagnostics that say "not supported" are no failures; one that contradicts the export is.
+fn refused(diagnostics: Vec<Diagnostic>) -> Status {
+    use crate::report::Code;
+    let wrong = diagnostics.iter().find(|d| d.code == Code::BadArgument);
+    let reason = |d: &Diagnostic| match d.origin.target.as_str() {
+        "" => format!("{} {}", d.code.text(), d.message),
+        target => format!("{} {target}: {}", d.code.text(), d.message),
+    };
+    if let Some(wrong) = wrong {
+        return Status::Fail(reason(wrong));
+    }
+    let mut reasons: Vec<String> = diagnostics.iter().map(reason).collect();
+    reasons.sort();
+    reasons.dedup();
+    Status::Unsupported(reasons)
+}
+
+/// Outputs of a set, by position in the program; `None` for values that are no tensors or numbers. All repeats must agree.
+fn run_set(session: &mut Session<'_>, graph: &Graph, set: &Set, repeats: u32) -> Verdict<Vec<Option<HostTensor>>> {
+    let fail = |e: ExecError| Status::Fail(format!("run{}: {e}", set.label()));
+    let inputs = set.inputs(graph)?;
+    let mut first: Option<Vec<HostTensor>> = None;
+    for repeat in 0..repeats.max(1) {
+        session.reset();
+        session.poison_arena().map_err(fail)?;
+        let outputs = session.run(&inputs).map_err(fail)?;
+        match &first {
+            None => first = Some(outputs),
+            Some(before) if *before == outputs => {}
+            Some(_) => {
+                return Err(Status::Fail(format!("run {} of{} gives other bytes than run 1", repeat + 1, set.label())));
+            }
+        }
+    }
+    let symbols = session.symbols(&inputs).map_err(fail)?;
+    let mut tensors = first.unwrap_or_default().into_iter();
+    let mut out = vec![];
+    for (name, output) in &graph.outputs {
+        out.push(match output {
+            UserOutput::Tensor(_) => tensors.next(),
+            UserOutput::Int(dim) => {
+                let value =
+                    dim.eval(&symbols).ok_or_else(|| Status::Fail(format!("output {name} = {dim} has no value")))?;
+                Some(number(value))
+            }
+            UserOutput::Constant(text) => constant(text),
+        });
+    }
+    Ok(out)
+}
+
+fn save(folder: &Path, name: &str, outputs: &BTreeMap<String, HostTensor>) -> Result<(), VerifyError> {
+    let bytes = crate::tensor_file::print_tensors(outputs).expect("results match their shapes");
+    Ok(jvc_codegen::artifact::write_single(&folder.join(format!("{name}.safetensors")), &bytes)?)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no message").to_string()
+}
+
+impl FileReport {
+    fn describe_plan(&mut self, plan: &jvc_codegen::plan::Plan) {
+        let entry = &plan.entries[0];
+        self.dispatches = entry.steps.iter().filter(|s| matches!(s, Step::Dispatch(_))).count();
+        self.barriers = entry.steps.len() - self.dispatches;
+        self.kernels = plan.kernels.len();
+        self.arena_bytes = entry.arena_bytes.iter().sum();
+        self.live_bytes = entry.live_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_named_relative_to_the_folder_searched() {
+        let dir = tempfile::tempdir().expect("a scratch folder");
+        std::fs::create_dir_all(dir.path().join("abs")).expect("writable");
+        for file in ["abs/000.pt2", "abs/000.core.pt2", "abs/000.safetensors", "top.pt2"] {
+            std::fs::write(dir.path().join(file), "").expect("writable");
+        }
+        let targets = find_targets(&[dir.path().to_path_buf()]).expect("readable");
+        let names: Vec<&str> = targets.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names, ["abs/000.core", "abs/000", "top"]);
+        let one = find_targets(&[dir.path().join("abs/000.core.pt2")]).expect("readable");
+        assert_eq!(one[0].name, "000.core");
+        assert!(find_targets(&[dir.path().join("gone.pt2")]).is_err());
+    }
+
+    #[test]
+    fn contradictions_fail_and_gaps_are_unsupported() {
+        use crate::report::Code;
+        let gap = Diagnostic::new(Code::UnsupportedOp, "no rule");
+        assert!(matches!(refused(vec![gap.clone(), gap.clone()]), Status::Unsupported(r) if r.len() == 1));
+        let wrong = Diagnostic::new(Code::BadArgument, "dim 7 of 2");
+        assert!(matches!(refused(vec![gap, wrong]), Status::Fail(_)));
+    }
+}

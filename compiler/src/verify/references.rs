@@ -1,0 +1,153 @@
+//! Reference files: sets of inputs and expected outputs.
+
+use super::Status;
+use crate::exec::{HostTensor, Value};
+use crate::ir::{Graph, UserInput};
+use crate::tensor_file::read_tensors;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// All sets of a file.
+#[derive(Debug)]
+pub(super) struct References {
+    /// The plain set first, then the alternatives in order.
+    pub(super) sets: Vec<Set>,
+}
+
+/// One set of inputs with its expected outputs, by position.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    /// `""` or `alt.0.`.
+    pub(super) prefix: String,
+    pub(super) inputs: BTreeMap<usize, HostTensor>,
+    pub(super) outputs: BTreeMap<usize, HostTensor>,
+    pub(super) exact: BTreeMap<usize, HostTensor>,
+}
+
+impl References {
+    /// The references of a program: `NAME.safetensors` beside `NAME.pt2` or `NAME.core.pt2`, or `NAME.io.safetensors`.
+    pub(super) fn beside(program: &Path) -> Result<References, Status> {
+        let candidates = candidates(program);
+        let Some(path) = candidates.iter().find(|p| p.is_file()) else {
+            return Err(Status::Skipped("no .safetensors beside it".into()));
+        };
+        let tensors = read_tensors(path).map_err(|e| Status::Fail(format!("references: {e}")))?;
+        let sets = split(tensors).map_err(|name| Status::Fail(format!("references: `{name}` is no known name")))?;
+        if sets.iter().all(|s| s.outputs.is_empty()) {
+            return Err(Status::Fail(format!("{} has no `out.N`", path.display())));
+        }
+        Ok(References { sets })
+    }
+}
+
+fn candidates(program: &Path) -> Vec<PathBuf> {
+    let name = program.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let stem = name.strip_suffix(".pt2").unwrap_or(&name);
+    let base = stem.strip_suffix(".core").unwrap_or(stem);
+    [stem, base]
+        .iter()
+        .flat_map(|s| [".safetensors", ".io.safetensors"].map(|e| program.with_file_name(format!("{s}{e}"))))
+        .collect()
+}
+
+/// Sorts tensors into sets. The error is a name that is none of `in.N`, `out.N`, `out64.N`, each also under `alt.K.`.
+fn split(tensors: BTreeMap<String, HostTensor>) -> Result<Vec<Set>, String> {
+    let mut sets: BTreeMap<Option<usize>, Set> = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let (alternative, kind, position) = parse_name(&name).ok_or_else(|| name.clone())?;
+        let set = sets.entry(alternative).or_default();
+        set.prefix = alternative.map_or_else(String::new, |k| format!("alt.{k}."));
+        let place = match kind {
+            Kind::In => &mut set.inputs,
+            Kind::Out => &mut set.outputs,
+            Kind::Exact => &mut set.exact,
+        };
+        place.insert(position, tensor);
+    }
+    Ok(sets.into_values().collect())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    In,
+    Out,
+    Exact,
+}
+
+fn parse_name(name: &str) -> Option<(Option<usize>, Kind, usize)> {
+    let (alternative, rest) = match name.strip_prefix("alt.") {
+        Some(rest) => {
+            let (k, rest) = rest.split_once('.')?;
+            (Some(k.parse().ok()?), rest)
+        }
+        None => (None, name),
+    };
+    let (kind, position) = rest.split_once('.')?;
+    let kind = match kind {
+        "in" => Kind::In,
+        "out" => Kind::Out,
+        "out64" => Kind::Exact,
+        _ => return None,
+    };
+    Some((alternative, kind, position.parse().ok()?))
+}
+
+impl Set {
+    /// ` set alt.0`, or nothing for the plain set.
+    pub(super) fn label(&self) -> String {
+        if self.prefix.is_empty() { String::new() } else { format!(" set {}", self.prefix.trim_end_matches('.')) }
+    }
+
+    /// Values for the entry point's ports. Positions count all inputs of the program, also those that were specialised away.
+    pub(super) fn inputs(&self, graph: &Graph) -> Result<Vec<Value>, Status> {
+        input_values(graph, |i| self.inputs.get(&i))
+            .map_err(|why| Status::Fail(format!("references{}: {why}", self.label())))
+    }
+}
+
+/// Values for the ports of an entry point, from tensors by position among the program's inputs.
+pub(crate) fn input_values<'t>(
+    graph: &Graph,
+    tensor: impl Fn(usize) -> Option<&'t HostTensor>,
+) -> Result<Vec<Value>, String> {
+    let mut out = vec![];
+    for (i, (name, input)) in graph.inputs.iter().enumerate() {
+        let given = || tensor(i).ok_or_else(|| format!("`in.{i}` ({name}) is missing"));
+        match input {
+            UserInput::Unused => {}
+            UserInput::Tensor(_) => out.push(Value::Tensor(given()?.clone())),
+            UserInput::Symbol(_) => {
+                out.push(Value::Int(integer(given()?).ok_or_else(|| format!("`in.{i}` is no integer"))?))
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn integer(t: &HostTensor) -> Option<i64> {
+    if t.dtype != crate::ir::DType::I64 {
+        return None;
+    }
+    t.bytes.as_slice().try_into().ok().map(i64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_set_kind_and_position() {
+        assert_eq!(parse_name("in.3"), Some((None, Kind::In, 3)));
+        assert_eq!(parse_name("alt.2.out64.11"), Some((Some(2), Kind::Exact, 11)));
+        for bad in ["in", "in.x", "alt.0.in", "alt.x.in.0", "weights.0"] {
+            assert_eq!(parse_name(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn core_programs_share_the_references_of_the_plain_one() {
+        let files = candidates(Path::new("/x/resnet18.core.pt2"));
+        assert!(files.contains(&PathBuf::from("/x/resnet18.safetensors")), "{files:?}");
+        assert_eq!(files[0], PathBuf::from("/x/resnet18.core.safetensors"));
+    }
+}
