@@ -114,7 +114,7 @@ impl Gpu {
         let raw = create_device(&instance.raw, physical, &info, family)?;
         // SAFETY: the device was created with one queue of this family.
         let queue = unsafe { raw.get_device_queue(family, 0) };
-        Device::new(instance, physical, info, raw, (family, queue), None, *options)
+        Device::share(instance, physical, info, raw, (family, queue), None, *options)
     }
 
     /// Uses an application's device. It is never destroyed here. An error when addresses or timeline semaphores are not enabled.
@@ -139,7 +139,7 @@ impl Gpu {
         let info = GpuInfo { features: device.enabled, ..GpuInfo::query(&instance, physical, 0) };
         Requirements::NONE.check(&info)?;
         let queue = (device.queue_family, vk::Queue::from_raw(device.queue));
-        Device::new(instance, physical, info, raw, queue, device.queue_lock, Options::default())
+        Device::share(instance, physical, info, raw, queue, device.queue_lock, Options::default())
     }
 
     /// Facts of the device.
@@ -171,7 +171,7 @@ pub(crate) enum Stop {
 }
 
 impl Device {
-    fn new(
+    fn share(
         instance: Arc<Instance>,
         physical: vk::PhysicalDevice,
         info: GpuInfo,
