@@ -26,7 +26,6 @@ struct Tensor {
     source: Source,
     dtype: DType,
     storage: Storage,
-    complex_part: Option<usize>,
 }
 
 /// Tensors of all entry points, shared where name and bytes are equal.
@@ -53,7 +52,7 @@ impl WeightTable {
         WeightTable { max_chunk, ..WeightTable::default() }
     }
 
-    /// The place of a checkpoint tensor; `part` picks the real (0) or imaginary (1) half of a complex one.
+    /// The place of a checkpoint tensor. A complex one is real with a trailing dimension of 2, as the rules see it.
     pub fn checkpoint(
         &mut self,
         name: &str,
@@ -65,9 +64,11 @@ impl WeightTable {
             return Err(Diagnostic::new(Code::MissingWeights, format!("{name} has no payload in the archive"))
                 .with_help("give --weights FILE.safetensors, or --random-weights SEED for a benchmark"));
         }
-        let complex_part = if view.dtype.is_complex() { complex_part(name) } else { None };
-        let shape = view.sizes.iter().map(|&s| s as u64).collect();
-        self.add(name, shape, Tensor { source: Source::View(view.clone()), dtype, storage, complex_part })
+        let mut shape: Vec<u64> = view.sizes.iter().map(|&s| s as u64).collect();
+        if view.dtype.is_complex() {
+            shape.push(2);
+        }
+        self.add(name, shape, Tensor { source: Source::View(view.clone()), dtype, storage })
     }
 
     /// The place of a constant of the graph.
@@ -75,7 +76,7 @@ impl WeightTable {
         let shape = lit.ty.const_shape().expect("constants have literal shapes");
         let shape = shape.into_iter().map(|s| s as u64).collect();
         let source = Source::Literal(lit.bytes.clone());
-        self.add(name, shape, Tensor { source, dtype: lit.ty.dtype, storage, complex_part: None })
+        self.add(name, shape, Tensor { source, dtype: lit.ty.dtype, storage })
     }
 
     fn add(&mut self, name: &str, shape: Vec<u64>, tensor: Tensor) -> Result<u32, Diagnostic> {
@@ -169,15 +170,6 @@ impl WeightTable {
     }
 }
 
-/// Which half of a complex tensor `name.re` or `name.im` is.
-fn complex_part(name: &str) -> Option<usize> {
-    match name.rsplit_once('.') {
-        Some((_, "re")) => Some(0),
-        Some((_, "im")) => Some(1),
-        _ => None,
-    }
-}
-
 impl Tensor {
     fn stored(&self) -> Cow<'_, [u8]> {
         let native = match &self.source {
@@ -187,19 +179,11 @@ impl Tensor {
                 None => Cow::Owned(view.contiguous().expect("payload was checked")),
             },
         };
-        let native = match self.complex_part {
-            None => native,
-            Some(part) => Cow::Owned(half_of_pairs(&native, self.dtype.size_bytes() as usize, part)),
-        };
         match self.storage {
             Storage::Native => native,
             Storage::Word => Cow::Owned(widen(self.dtype, &native)),
         }
     }
-}
-
-fn half_of_pairs(bytes: &[u8], size: usize, part: usize) -> Vec<u8> {
-    bytes.chunks_exact(2 * size).flat_map(|pair| pair[part * size..(part + 1) * size].iter().copied()).collect()
 }
 
 /// Each element in a 32-bit word of its own, as `Storage::Word` says. An i64 beyond 32 bits saturates; the compiler has proven that none is.

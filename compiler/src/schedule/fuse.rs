@@ -175,7 +175,7 @@ struct Fuser<'a> {
     users: Vec<Vec<NodeId>>,
     is_root: Vec<bool>,
     work: Vec<Work>,
-    /// Values that an epilogue computes on the way.
+    /// Values that some anchor's kernel computes in its epilogue.
     absorbed: Vec<bool>,
 }
 
@@ -318,7 +318,7 @@ impl<'a> Fuser<'a> {
                 self.absorbed[node.outputs[0].0 as usize] = true;
                 for &n in &epilogue {
                     let v = self.graph.node(n).outputs[0];
-                    self.absorbed[v.0 as usize] = v != result;
+                    self.absorbed[v.0 as usize] = true;
                     if v != result {
                         self.fusion.buffers[v.0 as usize] = None;
                     }
@@ -345,7 +345,8 @@ impl<'a> Fuser<'a> {
                 Op::Reshape(_) | Op::Permute(_) => true,
                 _ => false,
             };
-            if !follows {
+            // Two anchors may meet in one node (a residual sum): the first takes it, the other's result is read there.
+            if !follows || self.absorbed[node.outputs[0].0 as usize] {
                 break;
             }
             chain.push(user);
