@@ -171,7 +171,9 @@ fn weight(program: &Program, name: &str) -> Option<Tensor> {
     if view.dtype.is_complex() {
         shape.push(2);
     }
-    Tensor::from_bytes(view.dtype.dtype()?, shape, &view.contiguous()?)
+    // Elements that the IR has no type for are read as their bits.
+    let dtype = view.dtype.dtype().or_else(|| jvc::aten::storage_of(view.dtype))?;
+    Tensor::from_bytes(dtype, shape, &view.contiguous()?)
 }
 
 fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, String> {

@@ -97,6 +97,21 @@ pub(super) const OPS: &[AtenOp] = &[
         ],
         rule: |cx, c| float2(cx, c, |b, x, y| x_times_log(b, x, y, Unary::Log1p)),
     },
+    AtenOp { names: &["aten.gcd.default"], rule: |cx, c| same2(cx, c, gcd) },
+    AtenOp {
+        names: &["aten.lcm.default"],
+        rule: |cx, c| {
+            same2(cx, c, |b, x, y| {
+                let (g, zero, one) = (gcd(b, x, y), b.like(x, 0.0), b.like(x, 1.0));
+                let none = b.eq(g, zero);
+                let divisor = b.select(none, one, g);
+                let q = b.div(x, divisor);
+                let m = b.mul(q, y);
+                let m = b.un(Unary::Abs, m);
+                b.select(none, zero, m)
+            })
+        },
+    },
     AtenOp { names: &["aten.heaviside.default"], rule: |cx, c| same2(cx, c, heaviside) },
     AtenOp {
         names: &["aten.ldexp.Tensor"],
@@ -417,6 +432,21 @@ fn x_times_log(b: &mut BodyBuilder, x: ExprId, y: ExprId, log: Unary) -> ExprId 
     let product = b.mul(x, log);
     let v = b.select(is_zero, zero, product);
     b.select(nan, y, v)
+}
+
+/// Euclid's algorithm, with as many steps as the largest numbers of the type need (Fibonacci neighbours).
+fn gcd(b: &mut BodyBuilder, x: ExprId, y: ExprId) -> ExprId {
+    let steps = if b.ty(x) == Ty::I64 { 91 } else { 46 };
+    let (zero, one) = (b.like(x, 0.0), b.like(x, 1.0));
+    let (mut p, mut q) = (b.un(Unary::Abs, x), b.un(Unary::Abs, y));
+    for _ in 0..steps {
+        let done = b.eq(q, zero);
+        let divisor = b.select(done, one, q);
+        let r = b.rem(p, divisor);
+        let next = b.select(done, p, q);
+        (p, q) = (next, r);
+    }
+    p
 }
 
 fn heaviside(b: &mut BodyBuilder, x: ExprId, at_zero: ExprId) -> ExprId {

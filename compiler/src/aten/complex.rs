@@ -21,12 +21,20 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.view_as_real.default", "aten.view_as_real_copy.default"], rule: view_as_real },
     AtenOp { names: &["aten.view_as_complex.default", "aten.view_as_complex_copy.default"], rule: view_as_complex },
     AtenOp { names: &["aten.complex.default"], rule: make },
+    AtenOp {
+        names: &["aten._neg_view.default", "aten._neg_view_copy.default"],
+        rule: |cx, c| {
+            let v = c.value(cx, "self")?;
+            Ok(vec![cx.each(&v, |cx, x| cx.map1(x, BodyBuilder::neg))?])
+        },
+    },
     AtenOp { names: &["aten.polar.default"], rule: polar },
     AtenOp { names: &["aten.angle.default"], rule: angle },
     AtenOp {
         names: &[
             "aten.conj.default",
             "aten._conj.default",
+            "aten._conj_copy.default",
             "aten.conj_physical.default",
             "aten._conj_physical.default",
         ],
@@ -191,6 +199,26 @@ fn product(cx: &mut Cx, a: &Val, b: &Val, all: [ValueId; 4], dtype: DType) -> Re
         b.add(p, q)
     })?;
     Ok(Val::Complex { re, im })
+}
+
+/// A product that is linear in both operands (matrix products, contractions), of operands that may be complex: four real products.
+pub(super) fn bilinear(
+    cx: &mut Cx,
+    a: &Val,
+    b: &Val,
+    f: impl Fn(&mut Cx, ValueId, ValueId) -> Built,
+) -> Result<Val, Diagnostic> {
+    match (a, b) {
+        (Val::Tensor(x), Val::Tensor(y)) => Ok(Val::Tensor(f(cx, *x, *y)?)),
+        (Val::Tensor(x), Val::Complex { re, im }) => Ok(Val::Complex { re: f(cx, *x, *re)?, im: f(cx, *x, *im)? }),
+        (Val::Complex { re, im }, Val::Tensor(y)) => Ok(Val::Complex { re: f(cx, *re, *y)?, im: f(cx, *im, *y)? }),
+        (Val::Complex { re: ar, im: ai }, Val::Complex { re: br, im: bi }) => {
+            let (rr, ii) = (f(cx, *ar, *br)?, f(cx, *ai, *bi)?);
+            let (ri, ir) = (f(cx, *ar, *bi)?, f(cx, *ai, *br)?);
+            Ok(Val::Complex { re: cx.sub_values(rr, ii)?, im: cx.add_values(ri, ir)? })
+        }
+        _ => Err(bad_argument("a product of numbers that are no tensors")),
+    }
 }
 
 /// Smith's method: scaled by the larger part of the divisor, so that nothing overflows before its time.

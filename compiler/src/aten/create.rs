@@ -73,6 +73,10 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.arange.default", "aten.arange.start", "aten.arange.start_step"], rule: arange },
     AtenOp { names: &["aten.linspace.default"], rule: linspace },
+    AtenOp {
+        names: &["aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor"],
+        rule: linspace_of_tensors,
+    },
     AtenOp { names: &["aten.logspace.default"], rule: logspace },
     AtenOp { names: &["aten.eye.default", "aten.eye.m"], rule: eye },
     AtenOp { names: &["aten.one_hot.default"], rule: one_hot },
@@ -208,6 +212,30 @@ fn linspace_at(start: f64, end: f64, steps: i64, i: i64, dtype: DType) -> f64 {
         return f64::from(if from_start { s + step * i as f32 } else { e - step * (steps - 1 - i) as f32 });
     }
     if from_start { start + step * i as f64 } else { end - step * (steps - 1 - i) as f64 }
+}
+
+/// Ends that only the data tell.
+fn linspace_of_tensors(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let (start, end, steps) = (c.operand(cx, "start")?, c.operand(cx, "end")?, c.int("steps")?);
+    let dtype = ir_dtype(wanted(c)?)?;
+    let place = cx.iota(Dim::from(steps))?;
+    let compute = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let out = super::promote::pointwise(cx, &[place.into(), start, end], compute, dtype, |b, x| {
+        let (gaps, half, last) = (
+            b.like(x[0], (steps - 1).max(1) as f64),
+            b.like(x[0], (steps / 2) as f64),
+            b.like(x[0], (steps - 1) as f64),
+        );
+        let span = b.sub(x[2], x[1]);
+        let step = b.div(span, gaps);
+        let (up, back) = (b.mul(step, x[0]), b.sub(last, x[0]));
+        let back = b.mul(step, back);
+        let (from_start, from_end) = (b.add(x[1], up), b.sub(x[2], back));
+        let near = b.lt(x[0], half);
+        let v = if steps == 1 { x[1] } else { b.select(near, from_start, from_end) };
+        b.cast(dtype.ty(), v)
+    })?;
+    Ok(vec![out.into()])
 }
 
 fn logspace(cx: &mut Cx, c: &Call<'_>) -> Vals {

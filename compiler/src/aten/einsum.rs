@@ -1,5 +1,7 @@
-//! `einsum`: operands contract from left to right, each pair as one batched matrix product; repeated labels take diagonals.
+//! `einsum`: operands contract from left to right, each pair as one batched matrix product; repeated labels take diagonals. One or two
+//! operands may be complex.
 
+use super::complex::bilinear;
 use super::cx::Built;
 use super::matmul::multiply;
 use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
@@ -41,17 +43,29 @@ impl Labelled {
 
 fn einsum(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let equation: String = call.str("equation")?.chars().filter(|c| !c.is_whitespace()).collect();
-    let tensors = call.tensors(cx, "tensors")?;
+    let values = call.values(cx, "tensors")?;
+    let out = match values.as_slice() {
+        [one] => cx.each(one, |cx, x| contracted(cx, &equation, &[x]))?,
+        [a, b] => bilinear(cx, a, b, |cx, a, b| contracted(cx, &equation, &[a, b]))?,
+        _ => {
+            let tensors = call.tensors(cx, "tensors")?;
+            contracted(cx, &equation, &tensors)?.into()
+        }
+    };
+    Ok(vec![out])
+}
+
+fn contracted(cx: &mut Cx, equation: &str, tensors: &[ValueId]) -> Built {
     let (left, right) = match equation.split_once("->") {
         Some((l, r)) => (l, Some(r)),
-        None => (equation.as_str(), None),
+        None => (equation, None),
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != tensors.len() {
         return Err(bad_argument(format!("einsum `{equation}` of {} operands", tensors.len())));
     }
     let mut operands = vec![];
-    for (term, &value) in terms.iter().zip(&tensors) {
+    for (term, &value) in terms.iter().zip(tensors) {
         let labels = parse_term(term, cx.rank(value))?;
         operands.push(without_repeats(cx, Labelled { value, labels })?);
     }
@@ -66,8 +80,7 @@ fn einsum(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         }
         None => implicit_output(&terms, &operands),
     };
-    let result = contract_all(cx, operands, &output)?;
-    Ok(vec![Val::Tensor(result)])
+    contract_all(cx, operands, &output)
 }
 
 /// Labels of a term; `rank` tells how many dimensions its ellipsis has.

@@ -52,6 +52,14 @@ pub(super) fn functional_name(target: &str) -> Option<String> {
         return Some(format!("{space}.__{inner}.{overload}"));
     }
     let op = op.strip_suffix('_').filter(|o| !o.ends_with('_'))?;
+    // Overloads that have another name in the functional form.
+    let overload = match (op, overload) {
+        ("pow" | "float_power", "Scalar") => "Tensor_Scalar",
+        ("pow" | "float_power", "Tensor") => "Tensor_Tensor",
+        ("transpose", "default") => "int",
+        ("floor_divide", "Tensor") => "default",
+        (_, other) => other,
+    };
     Some(format!("{space}.{op}.{overload}"))
 }
 
@@ -94,7 +102,15 @@ impl Lowering<'_> {
             (None, None) => return Err(bad_argument(format!("the archive has no weight `{name}`"))),
         };
         let op = Op::Weight(WeightRef { name: name.to_string() });
-        let (value, node) = self.leaf(op, arg, dtype.is_complex(), TensorType::new(ir_dtype(dtype)?, shape))?;
+        let bits = super::small_float::storage(dtype).map_or_else(|| ir_dtype(dtype), Ok)?;
+        let (value, node) = self.leaf(op, arg, dtype.is_complex(), TensorType::new(bits, shape))?;
+        if super::small_float::storage(dtype).is_some() {
+            let Val::Tensor(raw) = value else { return Ok(()) };
+            let decoded = super::small_float::decode(&mut self.cx, raw, dtype)?;
+            let tracked = self.cx.track_new(decoded.into(), None);
+            self.cx.names.insert(arg.to_string(), Slot::Tensor(tracked));
+            return Ok(());
+        }
         let tracked = self.cx.track_new(value, Some(Home::Weight(name.to_string(), node)));
         self.cx.names.insert(arg.to_string(), Slot::Tensor(tracked));
         Ok(())
@@ -294,6 +310,8 @@ impl Lowering<'_> {
             return Ok(());
         }
         let value = match call.recorded(name) {
+            // Torch's tracing records final states of recurrent layers with a dimension of size 1 that eager runs do not have.
+            Some(meta) if is_recurrent(call.target) && meta.sizes.len() == 4 => value,
             Some(meta) => self.cx.check_recorded(value, meta)?,
             None => value,
         };
@@ -345,6 +363,10 @@ impl Lowering<'_> {
         let re = self.cx.full(meta.sizes.clone(), dtype, 0.0)?;
         Ok(if meta.dtype.is_complex() { Val::Complex { re, im: re } } else { Val::Tensor(re) })
     }
+}
+
+fn is_recurrent(target: &str) -> bool {
+    matches!(target, "aten.lstm.input" | "aten.gru.input" | "aten.rnn_tanh.input" | "aten.rnn_relu.input")
 }
 
 /// Conversions keep their own type in an autocast region.

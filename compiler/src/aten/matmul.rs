@@ -1,5 +1,6 @@
 //! Products of matrices and vectors: `mm`, `bmm`, `matmul` with its rank rules, `linear`, and the forms that add.
 
+use super::complex::bilinear;
 use super::cx::Built;
 use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribute};
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
@@ -74,8 +75,8 @@ pub(super) fn matmul_values(cx: &mut Cx, a: ValueId, b: ValueId) -> Built {
 }
 
 fn matmul(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
-    let (a, b) = (call.tensor(cx, first_name(call))?, call.tensor(cx, "other")?);
-    Ok(vec![Val::Tensor(matmul_values(cx, a, b)?)])
+    let (a, b) = (call.value(cx, first_name(call))?, call.value(cx, "other")?);
+    Ok(vec![bilinear(cx, &a, &b, matmul_values)?])
 }
 
 fn first_name(call: &Call<'_>) -> &'static str {
@@ -83,8 +84,8 @@ fn first_name(call: &Call<'_>) -> &'static str {
 }
 
 fn mm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
-    let (a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "mat2")?);
-    Ok(vec![Val::Tensor(multiply(cx, a, b)?)])
+    let (a, b) = (call.value(cx, "self")?, call.value(cx, "mat2")?);
+    Ok(vec![bilinear(cx, &a, &b, multiply)?])
 }
 
 fn bmm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {

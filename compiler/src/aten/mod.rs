@@ -24,9 +24,11 @@ mod binary;
 mod complex;
 mod convert;
 mod create;
+mod loss;
 mod promote;
 mod reduce;
 mod slicing;
+mod small_float;
 mod symbolic;
 mod unary;
 mod view;
@@ -87,6 +89,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     complex::OPS,
     convert::OPS,
     create::OPS,
+    loss::OPS,
     reduce::OPS,
     slicing::OPS,
     symbolic::OPS,
@@ -151,6 +154,11 @@ impl From<ValueId> for Val {
     fn from(v: ValueId) -> Val {
         Val::Tensor(v)
     }
+}
+
+/// The element type in which weights of a type that the IR has not (8-bit floats, u16) are read: their bits.
+pub fn storage_of(t: crate::import::program::ScalarType) -> Option<crate::ir::DType> {
+    small_float::storage(t)
 }
 
 /// All rules by operator name.

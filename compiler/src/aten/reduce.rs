@@ -80,6 +80,8 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.linalg_matrix_norm.str_ord"], rule: matrix_norm },
     AtenOp { names: &["aten.dist.default"], rule: dist },
+    AtenOp { names: &["aten.sum_to_size.default"], rule: sum_to_size },
+    AtenOp { names: &["aten.trapezoid.dx", "aten.trapezoid.x", "aten.trapz.dx", "aten.trapz.x"], rule: trapezoid },
     AtenOp {
         names: &["aten.equal.default"],
         rule: |_, c| {
@@ -426,4 +428,60 @@ fn dist(cx: &mut Cx, c: &Call<'_>) -> Vals {
     })?;
     let dims: Vec<usize> = (0..cx.rank(gap)).collect();
     Ok(vec![p_norm(cx, gap, p, &dims, false)?.into()])
+}
+
+/// The inverse of a broadcast: sums over what it repeated.
+fn sum_to_size(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let v = c.value(cx, "self")?;
+    let size = c.dims("size")?;
+    Ok(vec![cx.each(&v, |cx, x| {
+        let shape = cx.shape(x);
+        let Some(lead) = shape.len().checked_sub(size.len()) else {
+            return Err(bad_argument("sum_to_size of more dimensions"));
+        };
+        let repeated = |d: usize| d < lead || (size[d - lead].is(1) && !shape[d].is(1));
+        let dims: Vec<usize> = (0..shape.len()).filter(|&d| repeated(d)).collect();
+        if dims.is_empty() {
+            return Ok(x);
+        }
+        let total = sum(cx, x, &dims, true, None)?;
+        cx.reshape(total, size.clone())
+    })?])
+}
+
+/// Σ (yᵢ + yᵢ₊₁)/2 · Δxᵢ along a dimension.
+fn trapezoid(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let y = c.tensor(cx, "y")?;
+    let rank = cx.rank(y);
+    let dim = c.dim_index("dim", rank)?;
+    let dtype = to_float(cx.tensor_dtype(y));
+    let y = cx.cast(y, dtype)?;
+    let n = &cx.size(y, dim) - &Dim::from(1);
+    let halves = |cx: &mut Cx, v: ValueId, dim: usize| -> Result<(ValueId, ValueId), Diagnostic> {
+        let n = &cx.size(v, dim) - &Dim::from(1);
+        Ok((cx.slice(v, dim, Dim::from(0), n.clone(), 1)?, cx.slice(v, dim, Dim::from(1), n, 1)?))
+    };
+    if n.as_const().is_some_and(|n| n <= 0) {
+        let dropped = cx.reduce(y, Combine::Sum, &[dim], false, dtype)?;
+        return Ok(vec![cx.scale(dropped, 0.0)?.into()]);
+    }
+    let (left, right) = halves(cx, y, dim)?;
+    let pairs = cx.add_values(left, right)?;
+    let terms = if c.has("x") {
+        let x = c.tensor(cx, "x")?;
+        let x = cx.cast(x, dtype)?;
+        let along = if cx.rank(x) == 1 { 0 } else { dim };
+        let (a, b) = halves(cx, x, along)?;
+        let mut step = cx.sub_values(b, a)?;
+        if cx.rank(x) == 1 {
+            let mut shape = vec![Dim::from(1); rank];
+            shape[dim] = cx.size(step, 0);
+            step = cx.reshape(step, shape)?;
+        }
+        cx.mul_values(pairs, step)?
+    } else {
+        cx.scale(pairs, c.float("dx")?)?
+    };
+    let total = cx.reduce(terms, Combine::Sum, &[dim], false, dtype)?;
+    Ok(vec![cx.scale(total, 0.5)?.into()])
 }

@@ -99,6 +99,9 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.atleast_1d.default"], rule: |cx, c| at_least(cx, c, 1) },
     AtenOp { names: &["aten.atleast_2d.default"], rule: |cx, c| at_least(cx, c, 2) },
     AtenOp { names: &["aten.atleast_3d.default"], rule: |cx, c| at_least(cx, c, 3) },
+    AtenOp { names: &["aten.atleast_1d.Sequence"], rule: |cx, c| all_at_least(cx, c, 1) },
+    AtenOp { names: &["aten.atleast_2d.Sequence"], rule: |cx, c| all_at_least(cx, c, 2) },
+    AtenOp { names: &["aten.atleast_3d.Sequence"], rule: |cx, c| all_at_least(cx, c, 3) },
     AtenOp { names: &["aten.pixel_shuffle.default"], rule: pixel_shuffle },
     AtenOp { names: &["aten.pixel_unshuffle.default"], rule: pixel_unshuffle },
     AtenOp { names: &["aten.channel_shuffle.default", "aten.native_channel_shuffle.default"], rule: channel_shuffle },
@@ -284,21 +287,29 @@ fn meshgrid(cx: &mut Cx, c: &Call<'_>) -> Vals {
 }
 
 fn at_least(cx: &mut Cx, c: &Call<'_>, rank: usize) -> Vals {
-    each(cx, c, |cx, x| {
-        let mut shape = cx.shape(x);
-        let one = Dim::from(1);
-        match (shape.len(), rank) {
-            (n, r) if n >= r => return Ok(x),
-            (0, r) => shape = vec![one; r],
-            (1, 2) => shape.insert(0, one),
-            (1, _) => {
-                shape.insert(0, one.clone());
-                shape.push(one);
-            }
-            _ => shape.push(one),
+    each(cx, c, |cx, x| raised(cx, x, rank))
+}
+
+fn all_at_least(cx: &mut Cx, c: &Call<'_>, rank: usize) -> Vals {
+    let values = c.values(cx, c.first())?;
+    let out = values.iter().map(|v| cx.each(v, |cx, x| raised(cx, x, rank))).collect::<Result<_, _>>()?;
+    Ok(vec![Val::List(out)])
+}
+
+fn raised(cx: &mut Cx, x: ValueId, rank: usize) -> Built {
+    let mut shape = cx.shape(x);
+    let one = Dim::from(1);
+    match (shape.len(), rank) {
+        (n, r) if n >= r => return Ok(x),
+        (0, r) => shape = vec![one; r],
+        (1, 2) => shape.insert(0, one),
+        (1, _) => {
+            shape.insert(0, one.clone());
+            shape.push(one);
         }
-        cx.reshape(x, shape)
-    })
+        _ => shape.push(one),
+    }
+    cx.reshape(x, shape)
 }
 
 /// `[…, c·r², h, w] → […, c, h·r, w·r]`.

@@ -199,7 +199,7 @@ impl Cx<'_> {
     }
 }
 
-/// Symbols that the inputs give: integer inputs, and sizes that are a symbol alone.
+/// Symbols that the inputs give: integer inputs, and sizes that are a symbol alone or a linear formula of one (`4·s18`).
 pub fn bind_symbols(graph: &Graph, inputs: &[Tensor]) -> Symbols {
     let mut bound = Symbols::new();
     for ((_, input), tensor) in graph.inputs.iter().zip(inputs) {
@@ -214,13 +214,21 @@ pub fn bind_symbols(graph: &Graph, inputs: &[Tensor]) -> Symbols {
         let Some(tensor) = inputs.get(index as usize) else { continue };
         for (dim, &size) in graph.ty(node.outputs[0]).shape.iter().zip(&tensor.shape) {
             if let [name] = dim.symbols().as_slice()
-                && *dim == Dim::symbol(name)
+                && let Some(value) = solve(dim, name, size as i64)
             {
-                bound.entry(name.clone()).or_insert(size as i64);
+                bound.entry(name.clone()).or_insert(value);
             }
         }
     }
     bound
+}
+
+/// The value of the only symbol of a linear formula for which it gives `size`.
+fn solve(dim: &Dim, name: &str, size: i64) -> Option<i64> {
+    let at = |v: i64| dim.eval(&[(name.to_string(), v)].into());
+    let (zero, one) = (at(0)?, at(1)?);
+    let value = size.checked_sub(zero)?.checked_div(one - zero)?;
+    (at(value) == Some(size)).then_some(value)
 }
 
 fn run_node(

@@ -147,6 +147,8 @@ impl<'a> Block<'a> {
                 v[..len].iter_mut().for_each(|x| *x = f64::from(*x as f32));
             }
             Column::Int(v) if exprs.ty(id) == Ty::I32 => v[..len].iter_mut().for_each(|x| *x = i64::from(*x as i32)),
+            // A bitwise not sets all other bits.
+            Column::Int(v) if exprs.ty(id) == Ty::Bool => v[..len].iter_mut().for_each(|x| *x &= 1),
             Column::Float(_) | Column::Int(_) => {}
         }
         Ok(())
