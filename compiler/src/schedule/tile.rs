@@ -61,9 +61,9 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
 pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'static str>) {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
     if device.rates.cpu || p.acc != Ty::F32 {
-        let rows = [8u32, 4, 2].into_iter().find(|&r| f64::from(r) <= p.m).unwrap_or(1);
         let slow = if device.rates.cpu { vec![] } else { vec!["matrix product outside f32 has no tiled kernel"] };
-        return (Staging::Registers { rows, cols: 1 }, wg(device, p.n * p.m / f64::from(rows)), slow);
+        let (rows, cols) = register_tile(p);
+        return (Staging::Registers { rows, cols }, row_sharing_wg(device, p, rows, cols), slow);
     }
     if p.m <= 8.0 && p.k >= 64.0 {
         return (Staging::Gemv { threads_per_dot: 32 }, most, vec![]);
@@ -77,6 +77,22 @@ pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'stati
     } else {
         (Staging::Shared { bm: 32, bn: 32, bk: 16, rows: 2, cols: 2 }, 256.min(most), vec![])
     }
+}
+
+/// Outputs of an invocation: 8 × 4 where a problem is large enough to feed every core with them, else along m only.
+fn register_tile(p: &Problem) -> (u32, u32) {
+    let rows = [8u32, 4, 2].into_iter().find(|&r| f64::from(r) <= p.m).unwrap_or(1);
+    let large = p.batch * p.m * p.n * p.k >= 1e6;
+    let cols = [4u32, 2].into_iter().find(|&c| large && p.n >= f64::from(16 * c)).unwrap_or(1);
+    (rows, cols)
+}
+
+/// The largest workgroup that leaves few of its invocations without a column, so that all of it can share its rows.
+fn row_sharing_wg(device: &DeviceProfile, p: &Problem, rows: u32, cols: u32) -> u32 {
+    let tiles = (p.n / f64::from(cols)).ceil().max(1.0);
+    let most = wg(device, p.batch * p.m * p.n / f64::from(rows * cols));
+    let shares = |wg: &u32| (tiles / f64::from(*wg)).ceil() * f64::from(*wg) <= 1.25 * tiles;
+    [64u32, 32, 16, 8].into_iter().filter(|&wg| wg <= most).find(shares).unwrap_or(most)
 }
 
 /// Workgroup size and keys per shared block of an attention kernel.

@@ -10,14 +10,14 @@ use jvc_kernels::spec::{Access, Extent, KernelSpec, MatmulSpec, Staging, Store};
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-4 };
 
 #[derive(Clone)]
-struct Problem {
-    batch: Extent,
-    m: Extent,
-    n: Extent,
-    k: Vec<Extent>,
-    dtype: DType,
+pub(crate) struct Problem {
+    pub(crate) batch: Extent,
+    pub(crate) m: Extent,
+    pub(crate) n: Extent,
+    pub(crate) k: Vec<Extent>,
+    pub(crate) dtype: DType,
     /// The right side as [batch, n, k] instead of [batch, k, n].
-    transposed: bool,
+    pub(crate) transposed: bool,
 }
 
 const SYMBOLS: [u32; 5] = [2, 19, 35, 21, 0];
@@ -39,7 +39,7 @@ impl Problem {
     }
 
     /// `out[b, m, n] = 2·Σ lhs[b, m, k]·rhs + bias[n]`.
-    fn spec(&self, staging: Staging, wg: u32) -> MatmulSpec {
+    pub(crate) fn spec(&self, staging: Staging, wg: u32) -> MatmulSpec {
         let mut e = Exprs::new();
         let acc = self.dtype.ty();
         let k: Vec<(u8, Extent)> = (3u8..).zip(self.k.iter().copied()).collect();
@@ -79,7 +79,7 @@ impl Problem {
         operands
     }
 
-    fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> Memory {
         let symbols = if symbolic(&self.extents()) { SYMBOLS.to_vec() } else { vec![] };
         let mut memory = Memory { operands: vec![], symbols };
         let (batch, m, n) = (self.batch, self.m, self.n);
@@ -102,7 +102,7 @@ impl Problem {
     }
 }
 
-fn problem(batch: u32, m: u32, n: u32, k: &[u32]) -> Problem {
+pub(crate) fn problem(batch: u32, m: u32, n: u32, k: &[u32]) -> Problem {
     let k = k.iter().map(|&k| Extent::Const(k)).collect();
     let c = Extent::Const;
     Problem { batch: c(batch), m: c(m), n: c(n), k, dtype: DType::F32, transposed: false }
@@ -186,48 +186,51 @@ fn thin_products_match_with_any_number_of_lanes() {
     p.check(&gpu, Staging::Gemv { threads_per_dot: 32 }, 128);
 }
 
-/// A 3×3 convolution with padding 1 and stride 2, NCHW, as a product: m = output channels, n = output positions, k = (channel, ky, kx).
 #[test]
 fn a_padded_strided_convolution_is_a_product_by_access_maps() {
     let Some(gpu) = gpu("convolution") else { return };
-    let (batch, channels, size, outputs) = (2u32, 5u32, 11u32, 6u32);
-    let out = (size + 2 - 3) / 2 + 1;
     for (staging, wg) in stagings() {
-        let mut e = Exprs::new();
-        let k = [Extent::Const(channels), Extent::Const(3), Extent::Const(3)];
-        let weight_axes = [(1, Extent::Const(outputs)), (3, k[0]), (4, k[1]), (5, k[2])];
-        let weight = row_major(&mut e, &weight_axes);
-        let lhs = e.load(0, DType::F32, vec![weight]);
-        let rhs = padded_input(&mut e, channels, size, out);
-        let index =
-            row_major(&mut e, &[(0, Extent::Const(batch)), (1, Extent::Const(outputs)), (2, Extent::Const(out * out))]);
-        let zero = e.f32(0.0);
-        let sum = e.arg(0, Ty::F32);
-        let value = e.bin(Binary::Max, sum, zero);
-        let operands = vec![
-            operand(DType::F32, Access::Read),
-            operand(DType::F32, Access::Read),
-            operand(DType::F32, Access::Write),
-        ];
-        let sizes = [outputs * channels * 9, batch * channels * size * size, batch * outputs * out * out];
-        let buffers = (1u64..).zip(operands.iter().zip(sizes)).map(|(s, (o, n))| Random(s).buffer(o, n as usize));
-        let memory = Memory { operands: buffers.collect(), symbols: vec![] };
-        let spec = KernelSpec::Matmul(MatmulSpec {
-            interface: interface(operands, false),
-            exprs: e,
-            batch: Extent::Const(batch),
-            m: Extent::Const(outputs),
-            n: Extent::Const(out * out),
-            k: k.to_vec(),
-            lhs,
-            rhs,
-            acc: Ty::F32,
-            stores: vec![Store { operand: 2, index, value, guard: None }],
-            staging,
-            wg,
-        });
-        assert!(check(&gpu, &format!("convolution {staging:?}"), &spec, &memory, CLOSE), "f32 is everywhere");
+        let (spec, memory) = convolution(5, 11, 6, staging, wg);
+        let name = format!("convolution {staging:?}");
+        assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &memory, CLOSE), "f32 is everywhere");
     }
+}
+
+/// A 3×3 convolution with padding 1, stride 2 and relu, NCHW, as a product: m = output channels, n = output positions, k = (channel, ky, kx).
+pub(crate) fn convolution(channels: u32, size: u32, outputs: u32, staging: Staging, wg: u32) -> (MatmulSpec, Memory) {
+    let batch = 2;
+    let out = (size + 2 - 3) / 2 + 1;
+    let mut e = Exprs::new();
+    let k = [Extent::Const(channels), Extent::Const(3), Extent::Const(3)];
+    let weight_axes = [(1, Extent::Const(outputs)), (3, k[0]), (4, k[1]), (5, k[2])];
+    let weight = row_major(&mut e, &weight_axes);
+    let lhs = e.load(0, DType::F32, vec![weight]);
+    let rhs = padded_input(&mut e, channels, size, out);
+    let positions = Extent::Const(out * out);
+    let index = row_major(&mut e, &[(0, Extent::Const(batch)), (1, Extent::Const(outputs)), (2, positions)]);
+    let zero = e.f32(0.0);
+    let sum = e.arg(0, Ty::F32);
+    let value = e.bin(Binary::Max, sum, zero);
+    let operands =
+        vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+    let sizes = [outputs * channels * 9, batch * channels * size * size, batch * outputs * out * out];
+    let buffers = (1u64..).zip(operands.iter().zip(sizes)).map(|(s, (o, n))| Random(s).buffer(o, n as usize));
+    let memory = Memory { operands: buffers.collect(), symbols: vec![] };
+    let spec = MatmulSpec {
+        interface: interface(operands, false),
+        exprs: e,
+        batch: Extent::Const(batch),
+        m: Extent::Const(outputs),
+        n: positions,
+        k: k.to_vec(),
+        lhs,
+        rhs,
+        acc: Ty::F32,
+        stores: vec![Store { operand: 2, index, value, guard: None }],
+        staging,
+        wg,
+    };
+    (spec, memory)
 }
 
 /// `x[b, c, 2·oy + ky − 1, 2·ox + kx − 1]`, zero outside; n = oy·out + ox.

@@ -46,7 +46,7 @@ pub(crate) fn limits(gpu: &Gpu) -> Limits {
 }
 
 /// Workgroups of a grid for these symbols, folded as the recorder does.
-fn groups(grid: &Grid, memory: &Memory) -> [u32; 3] {
+pub(crate) fn groups(grid: &Grid, memory: &Memory) -> [u32; 3] {
     let factor = |f: &jvc_kernels::spec::GridFactor| {
         let product: u64 = f.extents.iter().map(|&e| u64::from(memory.extent(e))).product();
         product.div_ceil(u64::from(f.divisor))

@@ -6,6 +6,9 @@
 //!
 //! Traffic per invocation and k: `rows + cols` loads for `rows · cols` products. Index arithmetic of rows, columns and outer k axes
 //! is done before the loops that do not change it.
+//!
+//! Where n is long enough, a workgroup takes the same rows for all its invocations: left loads are then uniform, which CPU drivers turn into
+//! one scalar load for a whole vector of invocations, and columns of neighbours are consecutive. Else tiles are dealt out one by one.
 
 use super::{K, M, N, find_tile, is_covered, positions, start, store_tile, tile_grid, zero};
 use crate::asm::Id;
@@ -18,6 +21,16 @@ use crate::templates::kernel;
 /// Most outputs of an invocation; more would spill on every device.
 const MAX_OUTPUTS: u32 = 64;
 
+/// Instructions laid out in one iteration of the innermost loop, about: more is slow to compile, and small problems do not earn that back.
+const LAID_OUT: u32 = 256;
+const LAID_OUT_SMALL: u32 = 64;
+
+/// Products below which a problem is small.
+const SMALL: u64 = 1 << 20;
+
+/// Steps of the innermost loop laid out in one iteration: the first that divides its count and fits.
+const UNROLLS: [u32; 6] = [8, 7, 5, 4, 3, 2];
+
 pub(super) fn check(rows: u32, cols: u32) -> Result<(), BuildError> {
     if rows == 0 || cols == 0 || rows * cols > MAX_OUTPUTS {
         return Err(shape(format!("matmul: {rows}x{cols} outputs of an invocation (1 to {MAX_OUTPUTS})")));
@@ -27,24 +40,41 @@ pub(super) fn check(rows: u32, cols: u32) -> Result<(), BuildError> {
 
 pub(super) fn build(spec: &MatmulSpec, form: InterfaceForm, rows: u32, cols: u32) -> Result<Kernel, BuildError> {
     let mut cx = start(spec, form);
-    let index = cx.global_index(spec.wg);
-    let tile = find_tile(&mut cx, spec, index, rows, cols);
-    let row_positions = along(&mut cx, spec.m, tile.along_m, rows);
-    let col_positions = along(&mut cx, spec.n, tile.along_n, cols);
+    let shared_rows = shares_rows(spec, cols);
+    let (tile_n, per_group) = if shared_rows { (cols * spec.wg, 1) } else { (cols, spec.wg) };
+    let index = if shared_rows { cx.asm.workgroup_index() } else { cx.global_index(spec.wg) };
+    let tile = find_tile(&mut cx, spec, index, rows, tile_n);
+    let first_row = scaled(&mut cx, tile.along_m, rows);
+    let first_col = scaled(&mut cx, tile.along_n, tile_n);
+    let row_positions = positions(&mut cx, spec.m, is_covered(spec.m, rows), first_row, 1, rows);
+    let (first_col, step) = if shared_rows {
+        let local = cx.asm.local_index();
+        (cx.asm.iadd(first_col, local), spec.wg)
+    } else {
+        (first_col, 1)
+    };
+    let col_positions = positions(&mut cx, spec.n, is_covered(spec.n, tile_n), first_col, step, cols);
     let row_scopes = scopes(&mut cx, M, &row_positions);
     let col_scopes = scopes(&mut cx, N, &col_positions);
     let zero = zero(&mut cx, spec.acc);
     let initial = vec![zero; (rows * cols) as usize];
-    let acc = nest(&mut cx, spec, 0, &row_scopes, &col_scopes, &initial);
+    let order = loop_order(spec);
+    let acc = nest(&mut cx, spec, &order, &row_scopes, &col_scopes, &initial);
     store_tile(&mut cx, spec, &row_positions, &col_positions, &acc);
-    Ok(kernel(cx, tile_grid(spec, rows, cols, spec.wg)))
+    Ok(kernel(cx, tile_grid(spec, rows, tile_n, per_group)))
 }
 
-/// The consecutive positions of a tile.
-fn along(cx: &mut Emit<'_>, extent: Extent, tile: Id, count: u32) -> Vec<(Id, Id)> {
-    let size = cx.asm.u32(count);
-    let first = cx.asm.imul(tile, size);
-    positions(cx, extent, is_covered(extent, count), first, 1, count)
+/// Whether whole workgroups along n leave at most a third of their invocations without a column of their own.
+fn shares_rows(spec: &MatmulSpec, cols: u32) -> bool {
+    let Extent::Const(n) = spec.n else { return false };
+    let tiles = u64::from(n.div_ceil(cols));
+    let invocations = tiles.next_multiple_of(u64::from(spec.wg));
+    invocations * 2 <= tiles * 3
+}
+
+fn scaled(cx: &mut Emit<'_>, tile: Id, size: u32) -> Id {
+    let size = cx.asm.u32(size);
+    cx.asm.imul(tile, size)
 }
 
 /// One scope per position, with its axis bound.
@@ -52,22 +82,55 @@ fn scopes(cx: &mut Emit<'_>, axis: usize, positions: &[(Id, Id)]) -> Vec<Kept> {
     positions.iter().map(|&(at, _)| cx.keep_scope(None, |cx| cx.bind_axis(axis, at))).collect()
 }
 
-/// The k loops from `level` on; `rows` and `cols` hold what is known so far of each.
-fn nest(cx: &mut Emit<'_>, spec: &MatmulSpec, level: usize, rows: &[Kept], cols: &[Kept], acc: &[Id]) -> Vec<Id> {
-    let Some(&extent) = spec.k.get(level) else {
+/// The k axes, outermost loop first. The longest runs innermost: what the others decide (taps of a convolution and whether they lie in
+/// the padding) is then settled before it.
+fn loop_order(spec: &MatmulSpec) -> Vec<usize> {
+    let length = |k: &usize| match spec.k[*k] {
+        Extent::Const(n) => n,
+        Extent::Sym(_) => u32::MAX,
+    };
+    let mut order: Vec<usize> = (0..spec.k.len()).collect();
+    // Of equal lengths the last stays last.
+    if let Some(longest) = (0..spec.k.len()).max_by_key(length) {
+        order.retain(|&k| k != longest);
+        order.push(longest);
+    }
+    order
+}
+
+/// Products of the whole problem; symbolic sizes count as large.
+fn products(spec: &MatmulSpec) -> u64 {
+    let size = |e: &Extent| if let Extent::Const(n) = e { u64::from(*n) } else { 1 << 10 };
+    [spec.batch, spec.m, spec.n].iter().chain(&spec.k).map(size).product()
+}
+
+/// The loops over the k axes of `order`; `rows` and `cols` hold what is known so far of each.
+fn nest(cx: &mut Emit<'_>, spec: &MatmulSpec, order: &[usize], rows: &[Kept], cols: &[Kept], acc: &[Id]) -> Vec<Id> {
+    let Some((&axis, inner)) = order.split_first() else {
         return multiply(cx, spec, rows, cols, acc);
     };
-    let runs = spec.k[level..].iter().all(|e| matches!(e, Extent::Const(n) if *n > 0));
+    let runs = order.iter().all(|&k| matches!(spec.k[k], Extent::Const(n) if n > 0));
     cx.hoist(&[spec.lhs, spec.rhs], runs);
     let deepen = |cx: &mut Emit<'_>, scopes: &[Kept], root: ExprId| -> Vec<Kept> {
         scopes.iter().map(|s| cx.keep_scope(Some(s), |cx| cx.hoist(&[root], runs))).collect()
     };
     let rows = deepen(cx, rows, spec.lhs);
     let cols = deepen(cx, cols, spec.rhs);
-    let count = cx.extent(extent);
-    cx.loop_n(count, acc, |cx, i, acc| {
-        cx.bind_axis(K + level, i);
-        nest(cx, spec, level + 1, &rows, &cols, acc)
+    let extent = spec.k[axis];
+    let budget = if products(spec) < SMALL { LAID_OUT_SMALL } else { LAID_OUT };
+    let step_cost = (rows.len() * cols.len() + 2 * (rows.len() + cols.len())) as u32;
+    let fits = |&u: &u32| is_covered(extent, u) && u * step_cost <= budget;
+    let unroll = if inner.is_empty() { UNROLLS.into_iter().find(fits).unwrap_or(1) } else { 1 };
+    let (zero, count, step) = (cx.asm.u32(0), cx.extent(extent), cx.asm.u32(unroll));
+    cx.loop_step((zero, count, step), acc, |cx, i, acc| {
+        (0..unroll).fold(acc.to_vec(), |acc, u| {
+            let u = cx.asm.u32(u);
+            let at = cx.asm.iadd(i, u);
+            cx.scope(|cx| {
+                cx.bind_axis(K + axis, at);
+                nest(cx, spec, inner, &rows, &cols, &acc)
+            })
+        })
     })
 }
 
