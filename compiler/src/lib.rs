@@ -10,6 +10,7 @@ pub mod ir;
 pub mod memory;
 pub mod options;
 pub mod pass_rule;
+pub mod passes;
 pub mod pipeline;
 pub mod plan;
 pub mod report;

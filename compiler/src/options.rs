@@ -21,4 +21,8 @@ pub struct Options {
     pub check_semantics: bool,
     /// Names of passes to skip.
     pub skip: Vec<String>,
+    /// The last pass to run.
+    pub stop_after: Option<String>,
+    /// Only this many patches are applied, over all passes: halving it finds the patch that breaks a model.
+    pub bisect: Option<u32>,
 }

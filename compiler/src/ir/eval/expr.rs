@@ -136,7 +136,7 @@ impl<'a> Block<'a> {
             Expr::Axis(k) => self.axis(*k as usize, out, first, len),
             Expr::Arg(k, _) => self.arg(*k as usize, out, first, len, &at[*k as usize]),
             Expr::Load { operand, index, .. } => return self.load(*operand, index, out, len),
-            Expr::Unary(op, a) => unary(*op, self.col(*a), out, len),
+            Expr::Unary(op, a) => unary(*op, exprs.ty(*a), self.col(*a), out, len),
             Expr::Binary(op, a, b) => binary(*op, self.col(*a), self.col(*b), out, len),
             Expr::Select(c, a, b) => select(self.col(*c).ints(), self.col(*a), self.col(*b), out, len),
             Expr::Cast(ty, a) => cast(*ty, self.col(*a), out, len, self.precision),
@@ -219,7 +219,7 @@ fn constant(lit: Lit) -> Column {
     }
 }
 
-fn unary(op: Unary, a: &Column, out: &mut Column, len: usize) {
+fn unary(op: Unary, ty: Ty, a: &Column, out: &mut Column, len: usize) {
     match (a, out) {
         (Column::Float(a), Column::Float(out)) => {
             let f = float_function(op);
@@ -233,6 +233,7 @@ fn unary(op: Unary, a: &Column, out: &mut Column, len: usize) {
             let f: fn(i64) -> i64 = match op {
                 Unary::Neg => i64::wrapping_neg,
                 Unary::Abs => i64::wrapping_abs,
+                _ if ty == Ty::Bool => |x| i64::from(x == 0),
                 _ => |x| !x,
             };
             a[..len].iter().zip(out).for_each(|(&x, y)| *y = f(x));
@@ -437,6 +438,17 @@ mod tests {
         let root = e.bin(Binary::Add, top, one);
         let body = Body { exprs: e, root, syms: vec![] };
         assert_eq!(run(&body, &[], &[1], Precision::Working), Ok(Data::Int(vec![i64::from(i32::MIN)])));
+    }
+
+    #[test]
+    fn not_of_a_bool_is_logical() {
+        let mut e = Exprs::new();
+        let t = e.bool(true);
+        let f = e.un(Unary::Not, t);
+        let root = e.un(Unary::Not, f);
+        let body = |root| Body { exprs: e.clone(), root, syms: vec![] };
+        assert_eq!(run(&body(f), &[], &[1], Precision::Working), Ok(Data::Int(vec![0])));
+        assert_eq!(run(&body(root), &[], &[1], Precision::Working), Ok(Data::Int(vec![1])));
     }
 
     #[test]

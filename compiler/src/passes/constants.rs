@@ -1,0 +1,91 @@
+//! Values that depend on weights and constants alone, and what they are.
+
+use super::Cx;
+use crate::ir::eval::{Precision, Symbols, Tensor, eval_op, literal};
+use crate::ir::{Graph, Literal, Op, TensorType, ValueId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whether a node over constant operands is constant too: no input, no state, no symbolic size.
+pub(super) fn is_constant_node<'t>(op: &Op, mut types: impl Iterator<Item = &'t TensorType>) -> bool {
+    let fixed = types.all(|t| t.const_shape().is_some());
+    fixed
+        && match op {
+            Op::Input { .. } | Op::State(_) => false,
+            Op::Map(body) | Op::Compute(body) => body.syms.iter().all(|d| d.as_const().is_some()),
+            Op::Slice { start, .. } => start.as_const().is_some(),
+            _ => true,
+        }
+}
+
+/// Which values of a graph are constant.
+pub(super) fn constant_values(graph: &Graph) -> Vec<bool> {
+    let mut out = vec![false; graph.values.len()];
+    for node in &graph.nodes {
+        let constant = node.inputs.iter().all(|v| out[v.0 as usize])
+            && is_constant_node(&node.op, node.outputs.iter().map(|&v| graph.ty(v)));
+        node.outputs.iter().for_each(|v| out[v.0 as usize] = constant);
+    }
+    out
+}
+
+/// Values of constant nodes, computed on demand and kept for the next question.
+#[derive(Default)]
+pub(super) struct Evaluator {
+    known: BTreeMap<ValueId, Arc<Tensor>>,
+    elems: usize,
+}
+
+/// Elements kept between questions; beyond, everything is forgotten and computed again when needed.
+const MAX_KEPT: usize = 1 << 25;
+
+impl Evaluator {
+    /// The value of a constant; `None` if a weight has no data.
+    pub(super) fn value(&mut self, graph: &Graph, cx: &Cx<'_>, v: ValueId) -> Option<Arc<Tensor>> {
+        if self.elems > MAX_KEPT {
+            *self = Evaluator::default();
+        }
+        let mut cone = vec![v];
+        let mut i = 0;
+        while i < cone.len() {
+            if !self.known.contains_key(&cone[i]) {
+                cone.extend(graph.def(cone[i]).inputs.iter().copied());
+            }
+            i += 1;
+        }
+        cone.sort();
+        cone.dedup();
+        for u in cone {
+            if !self.known.contains_key(&u) {
+                self.compute(graph, cx, u)?;
+            }
+        }
+        self.known.get(&v).cloned()
+    }
+
+    fn compute(&mut self, graph: &Graph, cx: &Cx<'_>, v: ValueId) -> Option<()> {
+        let node = graph.def(v);
+        let results = match &node.op {
+            Op::Weight(w) => vec![(cx.weights)(&w.name)?],
+            Op::Const(lit) => vec![literal(lit)],
+            op => {
+                let args: Vec<Arc<Tensor>> =
+                    node.inputs.iter().map(|i| self.known.get(i).cloned()).collect::<Option<_>>()?;
+                let args: Vec<&Tensor> = args.iter().map(Arc::as_ref).collect();
+                let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+                eval_op(op, &args, &types, &Symbols::new(), Precision::Working).ok()?
+            }
+        };
+        for (&v, t) in node.outputs.iter().zip(results) {
+            self.elems += t.n_elems();
+            self.known.insert(v, Arc::new(t));
+        }
+        Some(())
+    }
+}
+
+/// A constant node's operation.
+pub(super) fn const_op(t: &Tensor) -> Op {
+    let shape: Vec<i64> = t.shape.iter().map(|&d| d as i64).collect();
+    Op::Const(Literal { ty: TensorType::fixed(t.dtype, &shape), bytes: Arc::new(t.to_bytes()) })
+}

@@ -1,0 +1,173 @@
+//! Graph → graph. A pass is a function in a file of its own; [`PIPELINE`] is their order; [`run`] runs it.
+//!
+//! Most passes are lists of local rules over the driver of [`rewrite`]: a rule looks at one node and what stands before it, and gives a
+//! patch or nothing. Whatever a pass does, `ir::eval` gives the same answers before and after (up to rounding): file tests and
+//! `check_semantics` hold every pass to that.
+
+pub mod semantics;
+
+mod affine;
+mod compose;
+mod constants;
+mod drop_dead;
+mod find_attention;
+mod find_norm;
+mod fold_batch_norm;
+mod fold_constants;
+mod inline_scalars;
+mod rewrite;
+mod share_equal;
+mod simplify_movement;
+
+use crate::ir::Graph;
+use crate::ir::eval::Weights;
+use crate::ir::verify::{Violations, verify};
+use crate::options::Options;
+use std::cell::Cell;
+use thiserror::Error;
+
+/// One pass.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass {
+    /// Name: that of its file, of its test folder and on the command line.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub summary: &'static str,
+    /// Changes the graph; gives the number of patches applied.
+    pub run: fn(&mut Graph, &Cx<'_>) -> u32,
+}
+
+/// The passes in order.
+pub const PIPELINE: &[Pass] = &[
+    // Gives: nothing unused, so that "only user" means what it says.
+    drop_dead::PASS,
+    // Needs: nothing. Gives: literals in bodies, where patterns look for them.
+    inline_scalars::PASS,
+    // Gives: no movement that does nothing, chains in one piece; the patterns below see through single reshapes only.
+    simplify_movement::PASS,
+    // Gives: one value per computation: patterns compare values by identity (the x of x − mean(x)).
+    share_equal::PASS,
+    // Needs: literals and short chains. Must come before constants fold, which would hide nothing here but costs time on dead scores.
+    find_norm::PASS,
+    find_attention::PASS,
+    // Needs: dead scores gone. Gives: constants where BatchNorm folding looks for its vectors.
+    drop_dead::PASS,
+    fold_constants::PASS,
+    fold_batch_norm::PASS,
+    // Folded operands leave chains and scalars behind.
+    inline_scalars::PASS,
+    simplify_movement::PASS,
+    share_equal::PASS,
+    drop_dead::PASS,
+];
+
+/// Every pass once, for messages and tests.
+pub const PASSES: &[Pass] = &[
+    drop_dead::PASS,
+    find_attention::PASS,
+    find_norm::PASS,
+    fold_batch_norm::PASS,
+    fold_constants::PASS,
+    inline_scalars::PASS,
+    share_equal::PASS,
+    simplify_movement::PASS,
+];
+
+/// What passes may look at beside the graph.
+pub struct Cx<'a> {
+    /// Checkpoint tensors; a missing one is left alone.
+    pub weights: &'a Weights<'a>,
+    /// Input-free programs must stay.
+    pub no_fold: bool,
+    patches_left: Cell<u32>,
+}
+
+impl<'a> Cx<'a> {
+    /// A context for at most `patches` patches.
+    pub fn new(weights: &'a Weights<'a>, no_fold: bool, patches: u32) -> Cx<'a> {
+        Cx { weights, no_fold, patches_left: Cell::new(patches) }
+    }
+
+    /// Takes the right to one more patch; false when a bisection has used them up.
+    fn may_patch(&self) -> bool {
+        let left = self.patches_left.get();
+        self.patches_left.set(left.saturating_sub(1));
+        left > 0
+    }
+}
+
+/// What one pass did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// The pass.
+    pub name: &'static str,
+    /// Patches.
+    pub patches: u32,
+}
+
+/// Why the passes stopped. `Broken` and `Changed` are bugs of a pass.
+#[derive(Debug, Error)]
+pub enum PassError {
+    /// A name that no pass has.
+    #[error("there is no pass {name:?} (passes: {known})")]
+    Unknown {
+        /// As given.
+        name: String,
+        /// Every name.
+        known: String,
+    },
+    /// The graph breaks an invariant.
+    #[error("after {pass} the graph is broken:\n{violations}")]
+    Broken {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong, in the graph's text.
+        violations: Violations,
+    },
+    /// The graph computes something else.
+    #[error("{pass} changed what the graph computes: {difference}")]
+    Changed {
+        /// The pass.
+        pass: &'static str,
+        /// Where.
+        difference: String,
+    },
+}
+
+/// Runs the pipeline, verifying after each pass.
+pub fn run(graph: &mut Graph, weights: &Weights<'_>, options: &Options) -> Result<Vec<Applied>, PassError> {
+    check_names(options)?;
+    let cx = Cx::new(weights, options.no_fold, options.bisect.unwrap_or(u32::MAX));
+    let mut done = vec![];
+    verify(graph).map_err(|violations| PassError::Broken { pass: "the ATen rules", violations })?;
+    for pass in PIPELINE.iter().filter(|p| !options.skip.iter().any(|s| s == p.name)) {
+        done.push(run_one(pass, graph, &cx, options.check_semantics)?);
+        if options.stop_after.as_deref() == Some(pass.name) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Runs one pass, verifies the result and, on request, compares what the graph computes.
+pub fn run_one(pass: &Pass, graph: &mut Graph, cx: &Cx<'_>, check_semantics: bool) -> Result<Applied, PassError> {
+    let before = check_semantics.then(|| graph.clone());
+    let patches = (pass.run)(graph, cx);
+    verify(graph).map_err(|violations| PassError::Broken { pass: pass.name, violations })?;
+    if let Some(before) = before {
+        semantics::compare(&before, graph, cx.weights)
+            .map_err(|difference| PassError::Changed { pass: pass.name, difference })?;
+    }
+    Ok(Applied { name: pass.name, patches })
+}
+
+fn check_names(options: &Options) -> Result<(), PassError> {
+    let names = options.skip.iter().chain(&options.stop_after);
+    match names.into_iter().find(|n| !PASSES.iter().any(|p| p.name == n.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let known = PASSES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+            Err(PassError::Unknown { name: name.clone(), known })
+        }
+    }
+}
