@@ -1,9 +1,10 @@
 //! Batch and instance normalisation. With running statistics the whole is `x · α + β` with vectors that fold to constants; with the
 //! statistics of the input it is a norm over all dimensions but the channels (and the batch, for instances).
 
-use super::cx::Built;
+use super::cx::{Built, Slot};
 use super::norm::{accumulator, affine, along_channels, as_recorded, mean, reciprocal_std, rsqrt_of_sum};
-use super::{AtenOp, Call, Cx, Diagnostic, Val, unsupported_attribute};
+use super::{AtenOp, Call, Cx, Diagnostic, Val};
+use crate::import::program::Arg;
 use crate::ir::{DType, Dim, Op, ValueId};
 
 /// The rules of this file.
@@ -90,23 +91,66 @@ fn running(cx: &mut Cx, call: &Call<'_>) -> Result<Option<(ValueId, ValueId)>, D
     Ok(mean.zip(var))
 }
 
-fn refuse_training(call: &Call<'_>, flag: &str) -> Diagnostic {
-    unsupported_attribute(format!(
-        "{}: {flag}=true with running statistics is not supported (it updates them)",
-        call.target
-    ))
-    .with_help("export the model after model.eval()")
+/// `(1 − momentum) · old + momentum · new`, in the old one's type.
+fn blended(cx: &mut Cx, old: ValueId, new: ValueId, momentum: f64) -> Built {
+    let dtype = cx.tensor_dtype(old);
+    let new = cx.cast(new, dtype)?;
+    cx.map2(old, new, dtype, |b, old, new| {
+        let (keep, take) = (b.like(old, 1.0 - momentum), b.like(new, momentum));
+        let (old, new) = (b.mul(old, keep), b.mul(new, take));
+        b.add(old, new)
+    })
+}
+
+/// The running statistics after this batch: its mean and its unbiased variance over `dims`, averaged over instances if `dims` leaves any.
+fn updated(
+    cx: &mut Cx,
+    operands: &Operands,
+    (mean_old, var_old): (ValueId, ValueId),
+    dims: &[usize],
+    momentum: f64,
+) -> Result<[ValueId; 2], Diagnostic> {
+    let wide = cx.cast(operands.x, accumulator(operands.dtype(cx)))?;
+    let average = mean(cx, wide, dims)?;
+    let unbiased = cx.add1(Op::Variance { dims: dims.to_vec(), correction: 1.0 }, vec![wide])?;
+    let mut per_channel = |v: ValueId, old: ValueId| {
+        let v = if dims.contains(&0) { v } else { mean(cx, v, &[0])? };
+        let all = operands.batch_dims(cx);
+        let v = cx.drop_dims(v, &all)?;
+        blended(cx, old, v, momentum)
+    };
+    Ok([per_channel(average, mean_old)?, per_channel(unbiased, var_old)?])
+}
+
+/// Writes the running statistics, which PyTorch does as a side effect in training mode.
+fn write_running(
+    cx: &mut Cx,
+    call: &Call<'_>,
+    operands: &Operands,
+    running: (ValueId, ValueId),
+    dims: &[usize],
+) -> Result<(), Diagnostic> {
+    let new = updated(cx, operands, running, dims, call.float("momentum")?)?;
+    for (name, value) in ["running_mean", "running_var"].into_iter().zip(new) {
+        let Some(Arg::Tensor(tensor)) = call.given(name) else { continue };
+        let Some(Slot::Tensor(old)) = cx.names.get(tensor).cloned() else { continue };
+        let old = cx.refresh(old)?;
+        let written = cx.write_tracked(&old, Val::Tensor(value))?;
+        cx.names.insert(tensor.clone(), Slot::Tensor(written));
+    }
+    Ok(())
 }
 
 fn batch_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let operands = Operands::read(cx, call)?;
+    let dims = operands.batch_dims(cx);
     let y = match running(cx, call)? {
-        Some(_) if call.bool("training")? => return Err(refuse_training(call, "training")),
-        Some((mean, var)) => operands.with_statistics(cx, mean, var)?,
-        None => {
-            let dims = operands.batch_dims(cx);
+        Some(old) if call.bool("training")? => {
+            write_running(cx, call, &operands, old, &dims)?;
             operands.with_own_statistics(cx, dims)?
         }
+        Some((mean, var)) => operands.with_statistics(cx, mean, var)?,
+        None => operands.with_own_statistics(cx, dims)?,
     };
     Ok(vec![Val::Tensor(y)])
 }
@@ -114,13 +158,14 @@ fn batch_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let operands = Operands::read(cx, call)?;
     let own = call.bool("use_input_stats")?;
+    let dims: Vec<usize> = (2..cx.rank(operands.x)).collect();
     let y = match running(cx, call)? {
-        Some(_) if own => return Err(refuse_training(call, "use_input_stats")),
-        Some((mean, var)) => operands.with_statistics(cx, mean, var)?,
-        None => {
-            let dims = (2..cx.rank(operands.x)).collect();
+        Some(old) if own => {
+            write_running(cx, call, &operands, old, &dims)?;
             operands.with_own_statistics(cx, dims)?
         }
+        Some((mean, var)) => operands.with_statistics(cx, mean, var)?,
+        None => operands.with_own_statistics(cx, dims)?,
     };
     Ok(vec![Val::Tensor(y)])
 }
@@ -156,27 +201,19 @@ fn functional(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let mut results = no_stats(cx, call)?;
     let operands = Operands::read(cx, call)?;
     let dims = operands.batch_dims(cx);
-    let wide = cx.cast(operands.x, accumulator(operands.dtype(cx)))?;
-    let average = mean(cx, wide, &dims)?;
-    let unbiased = cx.add1(Op::Variance { dims: dims.clone(), correction: 1.0 }, vec![wide])?;
-    let momentum = call.float("momentum")?;
-    for (old, new) in [(running_mean, average), (running_var, unbiased)] {
-        let dtype = cx.tensor_dtype(old);
-        let new = cx.drop_dims(new, &dims)?;
-        let new = cx.cast(new, dtype)?;
-        let updated = cx.map2(old, new, dtype, |b, old, new| {
-            let (keep, take) = (b.like(old, 1.0 - momentum), b.like(new, momentum));
-            let (old, new) = (b.mul(old, keep), b.mul(new, take));
-            b.add(old, new)
-        })?;
-        results.push(Val::Tensor(updated));
-    }
+    let new = updated(cx, &operands, (running_mean, running_var), &dims, call.float("momentum")?)?;
+    results.extend(new.map(Val::Tensor));
     Ok(results)
 }
 
 fn native(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     match (running(cx, call)?, call.bool("training")?) {
-        (Some(_), true) => Err(refuse_training(call, "training")),
+        (Some(old), true) => {
+            let operands = Operands::read(cx, call)?;
+            let dims = operands.batch_dims(cx);
+            write_running(cx, call, &operands, old, &dims)?;
+            no_stats(cx, call)
+        }
         (Some(_), false) => no_training(cx, call),
         (None, _) => no_stats(cx, call),
     }

@@ -2,6 +2,7 @@
 
 use super::cx::Built;
 use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
+use crate::ir::infer::infer;
 use crate::ir::{Dim, Op, ValueId, Window};
 
 /// The rules of this file.
@@ -40,7 +41,11 @@ impl Convolution {
             Some(output_padding) => Op::ConvTranspose { window, groups, output_padding },
             None => Op::Conv { window, groups },
         };
-        let mut y = cx.add1(op, vec![x, self.weight])?;
+        let mut y = if cx.tensor_dtype(x).is_float() {
+            cx.add1(op, vec![x, self.weight])?
+        } else {
+            integer_conv(cx, x, self.weight, &op)?
+        };
         if let Some(bias) = self.bias {
             y = add_channel_bias(cx, y, bias)?;
         }
@@ -49,6 +54,63 @@ impl Convolution {
         }
         Ok(vec![Val::Tensor(y)])
     }
+}
+
+/// Convolution of integers: the elements under each tap, then a product of integer matrices per group. In the transposed form a tap reads
+/// where the distance to it is a multiple of the stride.
+fn integer_conv(cx: &mut Cx, x: ValueId, weight: ValueId, op: &Op) -> Built {
+    let (Op::Conv { window, groups } | Op::ConvTranspose { window, groups, .. }) = op else {
+        unreachable!("only convolutions come here")
+    };
+    let transposed = matches!(op, Op::ConvTranspose { .. });
+    let out = infer(op, &[cx.ty(x), cx.ty(weight)])?.remove(0).shape;
+    let (x_shape, w_shape, dtype) = (cx.shape(x), cx.shape(weight), cx.tensor_dtype(x));
+    let spatial = out.len() - 2;
+    let (taps, places) = (w_shape[2..].to_vec(), out[2..].to_vec());
+    let shape: Vec<Dim> = x_shape[..2].iter().chain(&taps).chain(&places).cloned().collect();
+    let columns = cx.compute(shape, dtype, &[x], |b, axes| {
+        let mut inside = b.exprs.bool(true);
+        let mut from = axes[..2].to_vec();
+        for d in 0..spatial {
+            let (stride, dilation) = (b.int(window.stride[d]), b.int(window.dilation[d]));
+            let (padding, none) = (b.int(window.padding[d]), b.int(0));
+            let (reach, place) = (b.mul(axes[2 + d], dilation), axes[2 + spatial + d]);
+            let at = if transposed {
+                let shifted = b.add(place, padding);
+                let distance = b.sub(shifted, reach);
+                let (at, rest) = (b.div(distance, stride), b.rem(distance, stride));
+                let (whole, after) = (b.eq(rest, none), b.le(none, distance));
+                let hit = b.and(whole, after);
+                inside = b.and(inside, hit);
+                at
+            } else {
+                let start = b.mul(place, stride);
+                let at = b.add(start, reach);
+                b.sub(at, padding)
+            };
+            let within = b.in_range(at, &x_shape[2 + d]);
+            inside = b.and(inside, within);
+            from.push(b.clamp_index(at, &x_shape[2 + d]));
+        }
+        let (value, zero) = (b.load(0, &from), b.lit(dtype.ty(), 0.0));
+        b.select(inside, value, zero)
+    })?;
+    let count = |dims: &[Dim]| dims.iter().fold(Dim::from(1), |p, d| &p * d);
+    let (g, n_taps) = (Dim::from(*groups), count(&taps));
+    let depth = &x_shape[1].floor_div(&g) * &n_taps;
+    let columns = cx.reshape(columns, vec![x_shape[0].clone(), g.clone(), depth.clone(), count(&places)])?;
+    let per_group = out[1].floor_div(&g);
+    let weight = if transposed {
+        // [c, o/g, k…] → [g, o/g, c/g · k…]
+        let split = vec![g.clone(), x_shape[1].floor_div(&g), per_group.clone(), n_taps];
+        let w = cx.reshape(weight, split)?;
+        cx.permute(w, &[0, 2, 1, 3])?
+    } else {
+        weight
+    };
+    let weight = cx.reshape(weight, vec![Dim::from(1), g, per_group, depth])?;
+    let y = super::matmul::multiply(cx, weight, columns)?;
+    cx.reshape(y, out)
 }
 
 /// y + bias along dimension 1.

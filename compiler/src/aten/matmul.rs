@@ -30,8 +30,23 @@ pub(super) fn multiply(cx: &mut Cx, a: ValueId, b: ValueId) -> Built {
         DType::I32 | DType::I64 | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => dtype,
     };
     let (a, b) = (cx.cast(a, wide)?, cx.cast(b, wide)?);
+    let (rank, rank_b) = (cx.rank(a), cx.rank(b));
+    if rank >= 2 && rank_b == rank && cx.size(a, rank - 2).is(1) && cx.size(b, rank - 1).is(1) {
+        return row_products(cx, a, b, dtype);
+    }
     let y = cx.add1(Op::Matmul, vec![a, b])?;
     cx.cast(y, dtype)
+}
+
+/// `a[…,1,k] @ b[…,k,1]`: one sum per batch entry, which a row kernel does better than a tiled product.
+fn row_products(cx: &mut Cx, a: ValueId, b: ValueId, dtype: DType) -> Built {
+    let rank = cx.rank(a);
+    let row = cx.transpose(b, rank - 2, rank - 1)?;
+    let wide = cx.tensor_dtype(a);
+    let acc = if wide.is_float() { super::norm::accumulator(wide) } else { wide };
+    let products = cx.map2(a, row, acc, |b, x, y| b.mul(x, y))?;
+    let sum = cx.reduce(products, jvc_kernels::spec::Combine::Sum, &[rank - 1], true, acc)?;
+    cx.cast(sum, dtype)
 }
 
 /// The last two dimensions swapped.

@@ -53,6 +53,7 @@ mod norm;
 mod pool;
 mod recurrent;
 mod resample_aa;
+mod roi_align;
 mod scatter;
 mod search;
 mod softmax;
@@ -115,6 +116,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     pool::OPS,
     recurrent::OPS,
     resample_aa::OPS,
+    roi_align::OPS,
     scatter::OPS,
     search::OPS,
     softmax::OPS,
