@@ -5,7 +5,7 @@ use crate::cli::{Format, LevelArg, VerifyArgs};
 use crate::pass_rule::Level;
 use crate::verify::{self, FileReport, Request, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use std::io;
+use std::io::{self, Write};
 
 pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     if args.compile.weights.is_some() {
@@ -28,6 +28,10 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
     if console.terminal {
         bar.set_draw_target(ProgressDrawTarget::stderr());
     }
+    // A panic of the compiler fails one file; one line says where it came from.
+    std::panic::set_hook(Box::new(|panic| {
+        let _ = writeln!(io::stderr(), "jvc: {panic}");
+    }));
     let mut failed_print: Option<io::Error> = None;
     let summary = verify::verify(&request, &mut |i, n, report| {
         bar.set_length(n as u64);

@@ -1,0 +1,288 @@
+//! Hostile and damaged archives: a typed error each, in bounded time and memory, never a panic.
+
+use crate::archives::{Entries, ZipText, fixture, gzip, read_bytes, read_with};
+use jvc::import::ImportError;
+use jvc::import::limits::{LIMITS, Limits};
+
+const JSON: &str = "models/model.json";
+const WEIGHTS: &str = "data/weights/model_weights_config.json";
+
+fn small() -> Entries {
+    Entries::of("small_2.11.0.pt2")
+}
+
+fn error(bytes: Vec<u8>) -> ImportError {
+    match read_bytes("hostile.pt2", bytes) {
+        Ok(_) => panic!("the archive is accepted"),
+        Err(e) => e,
+    }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    error(bytes).to_string()
+}
+
+#[test]
+fn an_archive_put_together_again_reads_the_same_stored_and_deflated() {
+    let original = crate::archives::read("small_2.11.0.pt2");
+    for bytes in [small().zip(), small().deflated()] {
+        let again = read_bytes("small.pt2", bytes).expect("a valid archive").remove(0);
+        assert_eq!(again.graph, original.graph);
+        for (name, view) in &original.weights {
+            assert_eq!(again.weights[name].contiguous(), view.contiguous(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn truncated_archives_are_errors_at_every_length() {
+    for name in ["small_2.11.0.pt2", "small_2.5.1.pt2"] {
+        let whole = fixture(name);
+        for n in (0..whole.len()).step_by(61).chain(whole.len() - 70..whole.len()) {
+            error(whole[..n].to_vec());
+        }
+    }
+}
+
+#[test]
+fn truncated_structures_are_errors() {
+    for entry in [JSON, WEIGHTS, "data/constants/model_constants_config.json"] {
+        let whole = small().get(entry).to_vec();
+        for n in (0..whole.len() - 1).step_by(whole.len() / 97) {
+            error(small().with(entry, whole[..n].to_vec()).zip());
+        }
+    }
+    for k in 0..10 {
+        let entry = format!("data/weights/weight_{k}");
+        let bytes = small().get(&entry).to_vec();
+        let cut = small().with(&entry, bytes[..bytes.len() - 1].to_vec()).zip();
+        assert!(matches!(error(cut), ImportError::Weight { .. }), "{entry}");
+    }
+}
+
+#[test]
+fn flipped_bits_are_errors_or_other_values_but_never_panics() {
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut next = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n as u64) as usize
+    };
+    let old = Entries::of("small_2.5.1.pt2");
+    let new = small();
+    let (mut refused, mut total) = (0, 0);
+    let old_names = ["serialized_exported_program.json", "serialized_state_dict.pt", "serialized_constants.pt"];
+    let new_names = [JSON, WEIGHTS, "data/constants/model_constants_config.json"];
+    for round in 0..600 {
+        // The checksums are made anew, so that what is read is the damage and not its detection.
+        let (entries, name) =
+            if round % 2 == 0 { (&old, old_names[round / 2 % 3]) } else { (&new, new_names[round / 2 % 3]) };
+        let mut bytes = entries.get(name).to_vec();
+        for _ in 0..1 + next(3) {
+            let at = next(bytes.len());
+            bytes[at] ^= 1 << next(8);
+        }
+        let changed = entries.clone().with(name, bytes);
+        let zip =
+            if round % 2 == 0 { changed.0.iter().fold(ZipText::default(), plain).finish() } else { changed.zip() };
+        refused += usize::from(read_bytes("flipped.pt2", zip).is_err());
+        total += 1;
+    }
+    assert!(refused > total / 2, "{refused} of {total} refused");
+    let whole = fixture("small_2.11.0.pt2");
+    for _ in 0..600 {
+        let mut bytes = whole.clone();
+        let at = next(bytes.len());
+        bytes[at] = next(256) as u8;
+        let _ = read_bytes("flipped.pt2", bytes);
+    }
+}
+
+fn plain(mut zip: ZipText, (name, data): &(String, Vec<u8>)) -> ZipText {
+    zip.add(name, data, data, 0);
+    zip
+}
+
+#[test]
+fn damage_is_seen_by_the_checksum() {
+    let mut bytes = fixture("small_2.11.0.pt2");
+    let at = bytes.windows(12).position(|w| w == b"graph_module").expect("the JSON is stored");
+    bytes[at] = b'G';
+    assert!(text(bytes).contains("checksum"));
+}
+
+#[test]
+fn names_that_leave_the_archive_and_overlaps_are_refused() {
+    for name in ["../../etc/passwd", "/etc/passwd", "m/../../x", "m\\..\\x", ""] {
+        let mut zip = ZipText::default();
+        zip.add(name, b"x", b"x", 0);
+        assert!(text(zip.finish()).contains("relative path"), "{name}");
+    }
+    let escape = small().edit(WEIGHTS, "\"weight_0\"", "\"../constants/tensor_0\"").zip();
+    assert!(text(escape).contains("missing"));
+    let mut zip = ZipText::default();
+    zip.add("a", b"0123456789", b"0123456789", 0);
+    zip.add_raw("b", b"0123456789", 0, 0, 10, Some(0));
+    let overlap = text(zip.finish());
+    assert!(overlap.contains("overlap") || overlap.contains("ZIP"), "{overlap}");
+    let mut twice = ZipText::default();
+    for _ in 0..2 {
+        twice.add("m/archive_format", b"pt2", b"pt2", 0);
+    }
+    assert!(matches!(error(twice.finish()), ImportError::Zip(_)));
+}
+
+#[test]
+fn compression_bombs_stop_at_the_declared_size_and_the_budget() {
+    let zeros = vec![b' '; 40 << 20];
+    let bomb = small().with(JSON, zeros.clone());
+    let tight = Limits { json_bytes: 1 << 20, ..LIMITS };
+    let refuse = |bytes, limits: &Limits| read_with("bomb.pt2", bytes, limits).map(|_| ()).expect_err("refused");
+    assert!(matches!(refuse(bomb.deflated(), &tight), ImportError::Limit { .. }));
+    let budget = Limits { inflated_bytes: 1 << 20, ..LIMITS };
+    assert!(matches!(refuse(bomb.deflated(), &budget), ImportError::Limit { what: "decompressed bytes", .. }));
+    assert!(matches!(refuse(gzip(&zeros), &tight), ImportError::Limit { .. }));
+    let mut lying = ZipText::default();
+    let mut packed = flate2::write::DeflateEncoder::new(vec![], flate2::Compression::best());
+    std::io::Write::write_all(&mut packed, &zeros).expect("memory");
+    lying.add_raw("m/archive_format", &packed.finish().expect("memory"), 8, 0, 3, None);
+    assert!(text(lying.finish()).contains("other than the 3 bytes"));
+}
+
+#[test]
+fn counts_and_nesting_are_limited() {
+    let refuse =
+        |limits: Limits| read_with("small.pt2", small().zip(), &limits).map(|_| ()).expect_err("refused").to_string();
+    assert!(refuse(Limits { entries: 5, ..LIMITS }).contains("archive entries"));
+    assert!(refuse(Limits { nodes: 5, ..LIMITS }).contains("nodes"));
+    assert!(refuse(Limits { values: 5, ..LIMITS }).contains("tensors"));
+    assert!(
+        refuse(Limits { rank: 1, ..LIMITS }).contains("dimensions")
+            || refuse(Limits { rank: 1, ..LIMITS }).contains("sizes")
+    );
+    assert!(refuse(Limits { elems: 3, ..LIMITS }).contains("elements"));
+    assert!(refuse(Limits { name_bytes: 3, ..LIMITS }).contains("name"));
+    assert!(refuse(Limits { weights: 3, ..LIMITS }).contains("tensors of a checkpoint"));
+    let deep = "[".repeat(100_000);
+    assert!(text(small().with(JSON, deep.into_bytes()).zip()).contains("nesting"));
+    let pickle = Entries::of("small_2.5.1.pt2");
+    let zip = pickle.0.iter().fold(ZipText::default(), plain).finish();
+    let limits = Limits { pickle_bytes: 16, ..LIMITS };
+    assert!(matches!(read_with("old.pt2", zip, &limits), Err(ImportError::Limit { .. })));
+}
+
+#[test]
+fn names_must_be_defined_once_and_before_use() {
+    let undefined = small().edit(
+        JSON,
+        r#"{"as_tensor": {"name": "x"}}, "kind": 1"#,
+        r#"{"as_tensor": {"name": "ghost"}}, "kind": 1"#,
+    );
+    assert!(matches!(error(undefined.zip()), ImportError::Undefined { name, .. } if name == "ghost"));
+    let json = String::from_utf8(small().get(JSON).to_vec()).expect("text");
+    let twice = json.replacen(
+        r#""outputs": [{"as_tensor": {"name": "add"}}]"#,
+        r#""outputs": [{"as_tensor": {"name": "x"}}]"#,
+        1,
+    );
+    assert_ne!(twice, json);
+    assert!(
+        matches!(error(small().with(JSON, twice.into_bytes()).zip()), ImportError::Duplicate { name, .. } if name == "x")
+    );
+    let swapped = swap_first_nodes(&json);
+    assert!(matches!(error(small().with(JSON, swapped.into_bytes()).zip()), ImportError::Undefined { .. }));
+}
+
+/// A cycle is a use before the definition: nodes in reverse.
+fn swap_first_nodes(json: &str) -> String {
+    let mut tree: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    let nodes = tree["graph_module"]["graph"]["nodes"].as_array_mut().expect("a list");
+    nodes.reverse();
+    tree.to_string()
+}
+
+#[test]
+fn sizes_that_overflow_or_contradict_are_refused() {
+    for (from, to, what) in [
+        (
+            r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#,
+            r#""sizes": [{"as_int": 9223372036854775807}, {"as_int": 5}]"#,
+            "too many",
+        ),
+        (r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#, r#""sizes": [{"as_int": -4}, {"as_int": 5}]"#, "negative"),
+        (r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#, r#""sizes": [{"as_int": 5}, {"as_int": 4}]"#, "the graph says"),
+        (
+            r#""strides": [{"as_int": 1}, {"as_int": 4}]"#,
+            r#""strides": [{"as_int": 1}, {"as_int": 9223372036854775807}]"#,
+            "storage",
+        ),
+        (r#""strides": [{"as_int": 1}, {"as_int": 4}]"#, r#""strides": [{"as_int": 1}]"#, "strides"),
+        (r#""dtype": 7"#, r#""dtype": 8"#, "weight"),
+        (r#""dtype": 7"#, r#""dtype": 99"#, "element type 99"),
+        (r#""as_int": 4}"#, r#""as_int": NaN}"#, "expected an integer"),
+        (r#""as_int": 4}"#, r#""as_int": 4e400}"#, ""),
+    ] {
+        let message = text(small().edit(WEIGHTS, from, to).zip());
+        assert!(message.contains(what), "{to}: {message}");
+    }
+    let json = small().edit(JSON, "Symbol('s77', positive=True, integer=True)", "Pow(Symbol('s77'), Integer(99999))");
+    read_bytes("opaque.pt2", json.zip())
+        .map(|p| assert!(p[0].warnings.iter().any(|w| w.contains("opaque"))))
+        .expect("tolerated");
+    let empty = small().edit(JSON, r#""max_val": 64"#, r#""max_val": 1"#);
+    assert!(text(empty.zip()).contains("no value"));
+}
+
+#[test]
+fn newer_formats_are_refused_by_major_and_noted_by_minor() {
+    let newer = small().edit(JSON, r#""major": 8"#, r#""major": 9"#);
+    assert!(matches!(error(newer.zip()), ImportError::SchemaTooNew { major: 9, .. }));
+    let older = small().edit(JSON, r#""major": 8"#, r#""major": 6"#);
+    assert!(matches!(error(older.zip()), ImportError::SchemaTooOld { major: 6, .. }));
+    let minor = small().edit(JSON, r#""minor": 17"#, r#""minor": 18"#).edit(
+        JSON,
+        r#""is_hop_single_tensor_return""#,
+        r#""new_field""#,
+    );
+    let warnings = read_bytes("newer.pt2", minor.zip()).expect("tolerated").remove(0).warnings;
+    assert!(
+        warnings.iter().any(|w| w.contains("8.18")) && warnings.iter().any(|w| w.contains("new_field")),
+        "{warnings:?}"
+    );
+    let format = small().with("archive_version", b"1".to_vec());
+    assert!(text(format.zip()).contains("archive_version"));
+    let big = small().with("byteorder", b"big".to_vec());
+    assert!(text(big.zip()).contains("little-endian"));
+}
+
+#[test]
+fn missing_parts_are_named() {
+    for (entry, what) in
+        [(JSON, "models/"), ("data/weights/weight_0", "weight_0"), ("archive_format", "archive_format")]
+    {
+        let message = text(small().without(entry).zip());
+        assert!(message.contains(what), "{entry}: {message}");
+    }
+    assert!(text(small().without(WEIGHTS).zip()).contains("is not in the archive"));
+    assert!(text(b"not a program".to_vec()).contains("neither"));
+    assert!(text(vec![]).contains("neither"));
+    let mut zip = ZipText::default();
+    zip.add("hello.txt", b"hi", b"hi", 0);
+    assert!(text(zip.finish()).contains("no exported program"));
+}
+
+#[test]
+fn several_models_of_one_archive_are_several_programs() {
+    let mut entries = small();
+    for (name, data) in small().0 {
+        if name.contains("model") && !name.contains("sample_inputs") {
+            let other = name.replace("models/model", "models/second").replace("/model_", "/second_");
+            entries.0.push((other, data));
+        }
+    }
+    let programs = read_bytes("two.pt2", entries.zip()).expect("two programs");
+    let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["model", "second"]);
+    assert_eq!(programs[0].graph, programs[1].graph);
+}
