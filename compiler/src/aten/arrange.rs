@@ -63,7 +63,7 @@ pub(super) const OPS: &[AtenOp] = &[
 ];
 
 /// Joins tensors that have been brought to a common type.
-fn join(cx: &mut Cx, values: &[Val], f: impl Fn(&mut Cx, &[ValueId]) -> Built) -> Vals {
+pub(super) fn join(cx: &mut Cx, values: &[Val], f: impl Fn(&mut Cx, &[ValueId]) -> Built) -> Vals {
     if values.is_empty() {
         return Err(bad_argument("a join of no tensors"));
     }

@@ -57,6 +57,8 @@ pub(super) const OPS: &[AtenOp] = &[
             "aten.pow.Tensor_Scalar",
             "aten.pow.Scalar",
             "aten.float_power.Tensor_Tensor",
+            "aten.float_power.Tensor_Scalar",
+            "aten.float_power.Scalar",
         ],
         rule: pow,
     },

@@ -71,13 +71,24 @@ pub(super) const OPS: &[AtenOp] = &[
             Ok(vec![filled(cx, vec![], dtype, &value)?])
         },
     },
-    AtenOp { names: &["aten.arange.default", "aten.arange.start", "aten.arange.start_step"], rule: arange },
+    AtenOp {
+        names: &[
+            "aten.arange.default",
+            "aten.arange.start",
+            "aten.arange.start_step",
+            "aten.range.default",
+            "aten.range.step",
+        ],
+        rule: arange,
+    },
     AtenOp { names: &["aten.linspace.default"], rule: linspace },
     AtenOp {
         names: &["aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor"],
         rule: linspace_of_tensors,
     },
     AtenOp { names: &["aten.logspace.default"], rule: logspace },
+    AtenOp { names: &["aten.fft_fftfreq.default"], rule: |cx, c| frequencies(cx, c, false) },
+    AtenOp { names: &["aten.fft_rfftfreq.default"], rule: |cx, c| frequencies(cx, c, true) },
     AtenOp { names: &["aten.eye.default", "aten.eye.m"], rule: eye },
     AtenOp { names: &["aten.one_hot.default"], rule: one_hot },
     AtenOp { names: &["aten.tril_indices.default"], rule: |cx, c| triangle_indices(cx, c, false) },
@@ -243,6 +254,16 @@ fn logspace(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let dtype = ir_dtype(wanted(c)?)?;
     let values: Vec<f64> = (0..steps).map(|i| base.powf(linspace_at(start, end, steps, i, DType::F64))).collect();
     Ok(vec![cx.const_data(dtype, &values, &[steps])?.into()])
+}
+
+/// Frequencies of the bins of a Fourier transform; all of one sign for real input.
+fn frequencies(cx: &mut Cx, c: &Call<'_>, real: bool) -> Vals {
+    let (n, spacing) = (c.int("n")?, c.float("d")?);
+    let dtype = ir_dtype(wanted(c)?)?;
+    let count = if real { n / 2 + 1 } else { n };
+    let bin = |i: i64| if !real && i > (n - 1) / 2 { i - n } else { i };
+    let values: Vec<f64> = (0..count).map(|i| bin(i) as f64 / (n as f64 * spacing)).collect();
+    Ok(vec![cx.const_data(dtype, &values, &[count])?.into()])
 }
 
 fn eye(cx: &mut Cx, c: &Call<'_>) -> Vals {

@@ -58,6 +58,7 @@ pub(super) fn functional_name(target: &str) -> Option<String> {
         ("pow" | "float_power", "Tensor") => "Tensor_Tensor",
         ("transpose", "default") => "int",
         ("floor_divide", "Tensor") => "default",
+        ("ldexp", "default") => "Tensor",
         (_, other) => other,
     };
     Some(format!("{space}.{op}.{overload}"))

@@ -21,14 +21,19 @@ mod taps;
 mod activation;
 mod arrange;
 mod binary;
+mod calculus;
+mod class_loss;
 mod complex;
 mod convert;
 mod create;
 mod loss;
+mod placing;
 mod promote;
 mod reduce;
 mod slicing;
 mod small_float;
+mod special;
+mod statistics;
 mod symbolic;
 mod unary;
 mod view;
@@ -87,12 +92,17 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     activation::OPS,
     arrange::OPS,
     binary::OPS,
+    calculus::OPS,
+    class_loss::OPS,
     complex::OPS,
     convert::OPS,
     create::OPS,
     loss::OPS,
+    placing::OPS,
     reduce::OPS,
     slicing::OPS,
+    special::OPS,
+    statistics::OPS,
     symbolic::OPS,
     unary::OPS,
     view::OPS,

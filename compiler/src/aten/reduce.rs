@@ -79,9 +79,9 @@ pub(super) const OPS: &[AtenOp] = &[
         rule: vector_norm,
     },
     AtenOp { names: &["aten.linalg_matrix_norm.str_ord"], rule: matrix_norm },
+    AtenOp { names: &["aten.linalg_matrix_norm.default"], rule: matrix_norm_of_order },
     AtenOp { names: &["aten.dist.default"], rule: dist },
     AtenOp { names: &["aten.sum_to_size.default"], rule: sum_to_size },
-    AtenOp { names: &["aten.trapezoid.dx", "aten.trapezoid.x", "aten.trapz.dx", "aten.trapz.x"], rule: trapezoid },
     AtenOp {
         names: &["aten.equal.default"],
         rule: |_, c| {
@@ -337,7 +337,7 @@ pub(super) fn log_sum_exp(cx: &mut Cx, x: ValueId, dims: &[usize], keep: bool) -
 }
 
 /// |x| of real or complex numbers.
-fn magnitude(cx: &mut Cx, v: &Val) -> Built {
+pub(super) fn magnitude(cx: &mut Cx, v: &Val) -> Built {
     match v {
         Val::Tensor(x) => cx.map1(*x, |b, x| if b.ty(x).is_float() { b.un(Unary::Abs, x) } else { x }),
         Val::Complex { re, im } => complex::abs(cx, *re, *im),
@@ -418,6 +418,23 @@ fn matrix_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
     Ok(vec![p_norm(cx, x, 2.0, &dims, c.bool("keepdim")?)?.into()])
 }
 
+/// The largest (or smallest) sum of magnitudes of a column (±1) or row (±∞).
+fn matrix_norm_of_order(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let ord = c.float("ord")?;
+    c.require("ord", ord.abs() == 1.0 || ord.is_infinite(), "±1 and ±inf: there are no singular values")?;
+    let v = c.value(cx, c.first())?;
+    let rank = c.rank(cx)?;
+    let dims = c.dim_indices("dim", rank)?;
+    let [rows, cols] = dims[..] else { return Err(bad_argument("a matrix norm over other than two dimensions")) };
+    let (summed, picked) = if ord.is_infinite() { (cols, rows) } else { (rows, cols) };
+    let x = magnitude(cx, &v)?;
+    let dtype = cx.tensor_dtype(x);
+    let sums = cx.reduce(x, Combine::Sum, &[summed], true, dtype)?;
+    let combine = if ord > 0.0 { Combine::Max } else { Combine::Min };
+    let out = cx.reduce(sums, combine, &[picked], true, dtype)?;
+    Ok(vec![if c.bool("keepdim")? { out } else { cx.drop_dims(out, &dims)? }.into()])
+}
+
 fn dist(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (a, b) = (c.tensor(cx, "self")?, c.tensor(cx, "other")?);
     let p = c.float("p")?;
@@ -447,41 +464,4 @@ fn sum_to_size(cx: &mut Cx, c: &Call<'_>) -> Vals {
         let total = sum(cx, x, &dims, true, None)?;
         cx.reshape(total, size.clone())
     })?])
-}
-
-/// Σ (yᵢ + yᵢ₊₁)/2 · Δxᵢ along a dimension.
-fn trapezoid(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let y = c.tensor(cx, "y")?;
-    let rank = cx.rank(y);
-    let dim = c.dim_index("dim", rank)?;
-    let dtype = to_float(cx.tensor_dtype(y));
-    let y = cx.cast(y, dtype)?;
-    let n = &cx.size(y, dim) - &Dim::from(1);
-    let halves = |cx: &mut Cx, v: ValueId, dim: usize| -> Result<(ValueId, ValueId), Diagnostic> {
-        let n = &cx.size(v, dim) - &Dim::from(1);
-        Ok((cx.slice(v, dim, Dim::from(0), n.clone(), 1)?, cx.slice(v, dim, Dim::from(1), n, 1)?))
-    };
-    if n.as_const().is_some_and(|n| n <= 0) {
-        let dropped = cx.reduce(y, Combine::Sum, &[dim], false, dtype)?;
-        return Ok(vec![cx.scale(dropped, 0.0)?.into()]);
-    }
-    let (left, right) = halves(cx, y, dim)?;
-    let pairs = cx.add_values(left, right)?;
-    let terms = if c.has("x") {
-        let x = c.tensor(cx, "x")?;
-        let x = cx.cast(x, dtype)?;
-        let along = if cx.rank(x) == 1 { 0 } else { dim };
-        let (a, b) = halves(cx, x, along)?;
-        let mut step = cx.sub_values(b, a)?;
-        if cx.rank(x) == 1 {
-            let mut shape = vec![Dim::from(1); rank];
-            shape[dim] = cx.size(step, 0);
-            step = cx.reshape(step, shape)?;
-        }
-        cx.mul_values(pairs, step)?
-    } else {
-        cx.scale(pairs, c.float("dx")?)?
-    };
-    let total = cx.reduce(terms, Combine::Sum, &[dim], false, dtype)?;
-    Ok(vec![cx.scale(total, 0.5)?.into()])
 }

@@ -49,6 +49,17 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.diag.default"], rule: diag },
     AtenOp { names: &["aten.diag_embed.default"], rule: diag_embed },
+    AtenOp {
+        names: &["aten.diagflat.default"],
+        rule: |cx, c| {
+            let offset = c.int("offset")?;
+            each(cx, c, |cx, x| {
+                let n = cx.ty(x).n_elems();
+                let flat = cx.reshape(x, vec![n])?;
+                embed_last(cx, flat, offset)
+            })
+        },
+    },
     AtenOp { names: &["aten.trace.default"], rule: trace },
     AtenOp { names: &["aten.unfold.default", "aten.unfold_copy.default"], rule: unfold },
     AtenOp { names: &["aten.as_strided.default", "aten.as_strided_copy.default"], rule: as_strided },

@@ -12,6 +12,7 @@ type Vals = Result<Vec<Val>, Diagnostic>;
 /// The table.
 pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.sym_size.int"], rule: size },
+    AtenOp { names: &["aten.sym_stride.int", "aten.sym_storage_offset.default"], rule: layout },
     AtenOp {
         names: &["aten.sym_numel.default", "aten.numel.default"],
         rule: |cx, c| {
@@ -88,6 +89,17 @@ fn size(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let shape = shape_of(cx, &v)?;
     let dim = c.dim_index("dim", shape.len())?;
     shape.get(dim).map(|d| vec![Val::Int(d.clone())]).ok_or_else(|| bad_argument("size of a 0-d tensor"))
+}
+
+/// Strides and offsets are those of the recorded eager run.
+fn layout(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let rank = c.rank(cx)?;
+    let meta = c.arg_meta(c.first()).ok_or_else(|| bad_argument("a tensor without a recorded layout"))?;
+    if c.target == "aten.sym_storage_offset.default" {
+        return Ok(vec![Val::Int(meta.storage_offset.clone())]);
+    }
+    let dim = c.dim_index("dim", rank)?;
+    meta.strides.get(dim).map(|d| vec![Val::Int(d.clone())]).ok_or_else(|| bad_argument("stride of a 0-d tensor"))
 }
 
 fn first(c: &Call<'_>) -> Result<Val, Diagnostic> {

@@ -55,20 +55,6 @@ pub(super) const OPS: &[AtenOp] = &[
             })
         },
     },
-    AtenOp {
-        names: &["aten.erfc.default", "aten.special_erfc.default"],
-        rule: |cx, c| {
-            float1(cx, c, |b, x| {
-                let (one, e) = (b.like(x, 1.0), b.un(Unary::Erf, x));
-                b.sub(one, e)
-            })
-        },
-    },
-    AtenOp { names: &["aten.erfinv.default", "aten.special_erfinv.default"], rule: |cx, c| float1(cx, c, erfinv) },
-    AtenOp {
-        names: &["aten.digamma.default", "aten.special_digamma.default", "aten.special_psi.default"],
-        rule: |cx, c| float1(cx, c, digamma),
-    },
     AtenOp { names: &["aten.deg2rad.default"], rule: |cx, c| float1(cx, c, |b, x| times(b, x, PI / 180.0)) },
     AtenOp { names: &["aten.rad2deg.default"], rule: |cx, c| float1(cx, c, |b, x| times(b, x, 180.0 / PI)) },
     AtenOp {
@@ -82,19 +68,7 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.sinc.default", "aten.special_sinc.default"], rule: |cx, c| float1(cx, c, sinc) },
     AtenOp { names: &["aten.logit.default", "aten.special_logit.default"], rule: logit },
-    AtenOp {
-        names: &["aten.special_ndtr.default"],
-        rule: |cx, c| {
-            float1(cx, c, |b, x| {
-                let scaled = times(b, x, std::f64::consts::FRAC_1_SQRT_2);
-                let (e, one) = (b.un(Unary::Erf, scaled), b.like(x, 1.0));
-                let sum = b.add(one, e);
-                times(b, sum, 0.5)
-            })
-        },
-    },
     AtenOp { names: &["aten.special_entr.default"], rule: |cx, c| float1(cx, c, entr) },
-    AtenOp { names: &["aten.i0.default", "aten.special_i0.default"], rule: |cx, c| float1(cx, c, bessel_i0) },
     AtenOp { names: &["aten.floor.default"], rule: |cx, c| rounding(cx, c, Unary::Floor) },
     AtenOp { names: &["aten.ceil.default"], rule: |cx, c| rounding(cx, c, Unary::Ceil) },
     AtenOp { names: &["aten.trunc.default", "aten.fix.default"], rule: |cx, c| rounding(cx, c, Unary::Trunc) },
@@ -356,137 +330,6 @@ pub(super) fn polynomial(b: &mut BodyBuilder, x: ExprId, coefficients: &[f64]) -
         acc = b.add(p, c);
     }
     acc
-}
-
-/// Inverse of erf: Giles' polynomials in ln(1 − x²), exact to f32; f64 adds two Newton steps against erf.
-fn erfinv(b: &mut BodyBuilder, x: ExprId) -> ExprId {
-    const CENTRAL: [f64; 9] = [
-        2.81022636e-08,
-        3.43273939e-07,
-        -3.5233877e-06,
-        -4.39150654e-06,
-        0.00021858087,
-        -0.00125372503,
-        -0.00417768164,
-        0.246640727,
-        1.50140941,
-    ];
-    const TAIL: [f64; 9] = [
-        -0.000200214257,
-        0.000100950558,
-        0.00134934322,
-        -0.00367342844,
-        0.00573950773,
-        -0.0076224613,
-        0.00943887047,
-        1.00167406,
-        2.83297682,
-    ];
-    let one = b.like(x, 1.0);
-    let (low, high) = (b.sub(one, x), b.add(one, x));
-    let product = b.mul(low, high);
-    let log = b.un(Unary::Log, product);
-    let w = b.neg(log);
-    let five = b.like(x, 5.0);
-    let central = b.lt(w, five);
-    let shift = b.like(x, 2.5);
-    let w_central = b.sub(w, shift);
-    let root = b.un(Unary::Sqrt, w);
-    let three = b.like(x, 3.0);
-    let w_tail = b.sub(root, three);
-    let (p, q) = (polynomial(b, w_central, &CENTRAL), polynomial(b, w_tail, &TAIL));
-    let factor = b.select(central, p, q);
-    let mut y = b.mul(factor, x);
-    let steps = if b.ty(x) == Ty::F64 { 2 } else { 0 };
-    for _ in 0..steps {
-        let e = b.un(Unary::Erf, y);
-        let miss = b.sub(e, x);
-        let square = b.mul(y, y);
-        let bell = b.un(Unary::Exp, square);
-        let slope = times(b, bell, PI.sqrt() / 2.0);
-        let step = b.mul(miss, slope);
-        y = b.sub(y, step);
-    }
-    let size = b.un(Unary::Abs, x);
-    let (edge, inf) = (b.eq(size, one), b.like(x, f64::INFINITY));
-    let signed = b.mul(x, inf);
-    b.select(edge, signed, y)
-}
-
-/// ψ(x): shifted up to 10 by recurrence, asymptotic series there; reflected for x < ½.
-fn digamma(b: &mut BodyBuilder, x: ExprId) -> ExprId {
-    const SERIES: [f64; 7] =
-        [1.0 / 12.0, -691.0 / 32760.0, 1.0 / 132.0, -1.0 / 240.0, 1.0 / 252.0, -1.0 / 120.0, 1.0 / 12.0];
-    let (zero, one, half) = (b.like(x, 0.0), b.like(x, 1.0), b.like(x, 0.5));
-    let reflect = b.lt(x, half);
-    let mirrored = b.sub(one, x);
-    let mut y = b.select(reflect, mirrored, x);
-    let mut shift = zero;
-    let ten = b.like(x, 10.0);
-    for _ in 0..10 {
-        let small = b.lt(y, ten);
-        let inverse = b.div(one, y);
-        let lower = b.sub(shift, inverse);
-        let next = b.add(y, one);
-        shift = b.select(small, lower, shift);
-        y = b.select(small, next, y);
-    }
-    let inverse = b.div(one, y);
-    let z = b.mul(inverse, inverse);
-    let series = polynomial(b, z, &SERIES);
-    let tail = b.mul(series, z);
-    let log = b.un(Unary::Log, y);
-    let half_inverse = b.mul(half, inverse);
-    let main = b.sub(log, half_inverse);
-    let main = b.sub(main, tail);
-    let value = b.add(main, shift);
-    let turns = b.un(Unary::Trunc, x);
-    let fraction = b.sub(x, turns);
-    let angle = times(b, fraction, PI);
-    let tan = b.un(Unary::Tan, angle);
-    let pi = b.like(x, PI);
-    let cot = b.div(pi, tan);
-    let reflected = b.sub(value, cot);
-    let value = b.select(reflect, reflected, value);
-    let (is_zero, whole) = (b.eq(x, zero), b.eq(fraction, zero));
-    let negative = b.lt(x, zero);
-    let pole = b.and(whole, negative);
-    let nan = b.like(x, f64::NAN);
-    let value = b.select(pole, nan, value);
-    let inverse = b.div(one, x);
-    let at_zero = b.neg(inverse);
-    b.select(is_zero, at_zero, value)
-}
-
-/// Modified Bessel function of order 0: Abramowitz and Stegun's power series below 15 by term recurrence, asymptotic series above.
-fn bessel_i0(b: &mut BodyBuilder, x: ExprId) -> ExprId {
-    let size = b.un(Unary::Abs, x);
-    let (one, split) = (b.like(x, 1.0), b.like(x, 15.0));
-    let small_x = b.min(size, split);
-    let half = times(b, small_x, 0.5);
-    let q = b.mul(half, half);
-    let (mut term, mut sum) = (one, one);
-    for k in 1..=40u32 {
-        let scaled = times(b, q, 1.0 / f64::from(k * k));
-        term = b.mul(term, scaled);
-        sum = b.add(sum, term);
-    }
-    let large_x = b.max(size, split);
-    let inverse = b.div(one, large_x);
-    let (mut coefficient, mut coefficients) = (1.0, vec![1.0]);
-    for k in 1..=10u32 {
-        let odd = f64::from(2 * k - 1);
-        coefficient *= odd * odd / (8.0 * f64::from(k));
-        coefficients.insert(0, coefficient);
-    }
-    let series = polynomial(b, inverse, &coefficients);
-    let scale = times(b, large_x, 2.0 * PI);
-    let root = b.un(Unary::Sqrt, scale);
-    let exp = b.un(Unary::Exp, large_x);
-    let ratio = b.div(exp, root);
-    let large = b.mul(ratio, series);
-    let below = b.lt(size, split);
-    b.select(below, sum, large)
 }
 
 /// ln 2 in the type of `x`.
