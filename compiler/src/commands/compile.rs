@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Name of the weight file in the crate's folder.
-const WEIGHT_FILE: &str = "weights.bin";
+const WEIGHT_FILE: &str = jvc_codegen::weights::FILE_NAME;
 
 pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let mut clock = Clock::default();

@@ -94,7 +94,13 @@ fn denoise_all(engine: &mut Engine, noisy: &[Vec<f32>]) -> Result<Vec<Vec<f32>>,
     let seconds = started.elapsed().as_secs_f64();
     let audio_seconds = (steps * HOP) as f64 / f64::from(RATE);
     let per_hop = 1e3 * seconds / steps.max(1) as f64;
-    say("run", &format!("{seconds:.2} s for {steps} hops of 10 ms: {per_hop:.2} ms each, {:.2} × real time", audio_seconds / seconds));
+    say(
+        "run",
+        &format!(
+            "{seconds:.2} s for {steps} hops of 10 ms: {per_hop:.2} ms each, {:.2} × real time",
+            audio_seconds / seconds
+        ),
+    );
     Ok(enhanced)
 }
 
@@ -124,9 +130,8 @@ fn write(channels: &[Vec<f32>], like: &Audio, path: &std::path::Path, what: &str
 /// Prints SI-SDR before and after, the mean of the channels, where there is a reference.
 fn judge(args: &Args, work: &Work, enhanced: &[Vec<f32>]) -> ExitCode {
     let Some(clean) = &work.clean else { return ExitCode::SUCCESS };
-    let score = |signal: &[Vec<f32>]| {
-        signal.iter().zip(clean).map(|(s, c)| si_sdr(s, c)).sum::<f64>() / clean.len() as f64
-    };
+    let score =
+        |signal: &[Vec<f32>]| signal.iter().zip(clean).map(|(s, c)| si_sdr(s, c)).sum::<f64>() / clean.len() as f64;
     let (before, after) = (score(&work.noisy), score(enhanced));
     let gain = after - before;
     say("SI-SDR", &format!("{before:.2} dB noisy, {after:.2} dB enhanced: {gain:+.2} dB"));
