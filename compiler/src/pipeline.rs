@@ -3,9 +3,11 @@
 use crate::aten;
 use crate::device::DeviceProfile;
 use crate::import::Program;
-use crate::import::weights::WeightStore;
+use crate::import::weights::{WeightStore, WeightView};
+use crate::ir::eval::Tensor;
 use crate::ir::{Dim, Graph, Range};
 use crate::options::Options;
+use crate::passes::{self, PassError};
 use crate::plan::entry::{self, Source};
 use crate::plan::kernels::KernelTable;
 use crate::plan::rust_name;
@@ -37,13 +39,35 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
     for program in programs {
         let graph = aten::lower(program, options)?;
         let graph = bind_symbols(graph, options)?;
-        graphs.push(graph);
+        graphs.push(optimize(graph, &program.weights, options).map_err(|d| vec![d])?);
     }
     let stores: Vec<&WeightStore> = programs.iter().map(|p| &p.weights).collect();
     let mut compiled = plan_graphs(graphs, &stores, options, device)?;
     let name = options.name.as_deref().or(programs.first().map(|p| p.name.as_str()));
     compiled.plan.name = rust_name(name.unwrap_or("model"));
     Ok(compiled)
+}
+
+/// Runs the passes.
+///
+/// # Panics
+/// When a pass breaks the graph or changes what it computes: bugs of ours, with the graph printed.
+fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<Graph, Diagnostic> {
+    let tensor = |name: &str| checkpoint_tensor(weights.get(name)?);
+    match passes::run(&mut graph, &tensor, options) {
+        Ok(_) => Ok(graph),
+        Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
+        Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),
+    }
+}
+
+/// A checkpoint tensor for the constant folder; a complex one is real with a trailing dimension of 2, as the rules see it.
+fn checkpoint_tensor(view: &WeightView) -> Option<Tensor> {
+    let mut shape: Vec<usize> = view.sizes.iter().map(|&s| s as usize).collect();
+    if view.dtype.is_complex() {
+        shape.push(2);
+    }
+    Tensor::from_bytes(view.dtype.dtype()?, shape, &view.contiguous()?)
 }
 
 /// Plans graphs that have been through all passes, an entry point each.
