@@ -484,7 +484,7 @@ fn emit_float(asm: &mut Asm, op: Binary, x: Id, y: Id) -> Id {
         Binary::Add => asm.fadd(x, y),
         Binary::Sub => asm.fsub(x, y),
         Binary::Mul => asm.fmul(x, y),
-        Binary::Div => asm.fdiv(x, y),
+        Binary::Div => asm.fdiv_rounded(x, y),
         Binary::Rem => asm.frem(x, y),
         Binary::Pow => asm.pow(x, y),
         Binary::Atan2 => asm.atan2(x, y),

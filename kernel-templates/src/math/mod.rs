@@ -4,6 +4,7 @@
 //! f64 forms, so nothing here uses it beyond |x|, rounding and square roots. All is straight-line code but the reduction of huge angles
 //! and the series of [`Asm::erf`] in f64. NaN, infinities and zeros are followed through each function; f32 subnormals may be flushed by the device.
 
+mod double_word;
 mod error_gamma;
 mod exp_log;
 mod inverse_trig;
@@ -259,7 +260,7 @@ impl Asm {
             Unary::Log => self.log(x),
             Unary::Log2 => self.log2(x),
             Unary::Log1p => self.log1p(x),
-            Unary::Sqrt => self.glsl(Glsl::Sqrt, x),
+            Unary::Sqrt => self.sqrt_rounded(x),
             Unary::Rsqrt => {
                 let root = self.glsl(Glsl::Sqrt, x);
                 self.const_div(1.0, root)

@@ -14,54 +14,7 @@ fn log2_e_pair(st: St) -> (f64, f64) {
     }
 }
 
-/// Double-word arithmetic: unevaluated sums of two floats.
 impl Asm {
-    /// a + b exactly, for |a| ≥ |b|.
-    fn fast_two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
-        let sum = self.fadd(a, b);
-        let back = self.fsub(sum, a);
-        (sum, self.fsub(b, back))
-    }
-
-    /// a + b exactly.
-    fn two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
-        let sum = self.fadd(a, b);
-        let b_part = self.fsub(sum, a);
-        let a_part = self.fsub(sum, b_part);
-        let a_lost = self.fsub(a, a_part);
-        let b_lost = self.fsub(b, b_part);
-        (sum, self.fadd(a_lost, b_lost))
-    }
-
-    /// x as a sum of two floats of half the bits.
-    fn split_halves(&mut self, x: Id) -> (Id, Id) {
-        let high = if self.st(x) == St::F64 {
-            let (low, high) = self.split64(x);
-            let mask = self.u32(0xf800_0000);
-            let low = self.and(low, mask);
-            self.join64(low, high)
-        } else {
-            let bits = self.bitcast(St::U32, x);
-            let mask = self.u32(0xffff_f000);
-            let bits = self.and(bits, mask);
-            self.bitcast(St::F32, bits)
-        };
-        (high, self.fsub(x, high))
-    }
-
-    /// a·b exactly.
-    pub(super) fn two_product(&mut self, a: Id, b: Id) -> (Id, Id) {
-        let product = self.fmul(a, b);
-        let (a_high, a_low) = self.split_halves(a);
-        let (b_high, b_low) = self.split_halves(b);
-        let [hh, hl, lh, ll] =
-            [(a_high, b_high), (a_high, b_low), (a_low, b_high), (a_low, b_low)].map(|(x, y)| self.fmul(x, y));
-        let lost = self.fsub(hh, product);
-        let lost = self.fadd(lost, hl);
-        let lost = self.fadd(lost, lh);
-        (product, self.fadd(lost, ll))
-    }
-
     /// log₂ of a positive finite number as a pair.
     fn log2_pair(&mut self, x: Id) -> (Id, Id) {
         let (m, e) = self.log_parts(x);

@@ -1,0 +1,102 @@
+//! Double-word arithmetic (unevaluated sums of two floats), and what its exact residuals correct: quotients and square roots.
+//!
+//! Vulkan allows 2.5 ulp for a division and as much for a root; NVIDIA makes 21 / 7 into 3.0000002, which floor division cannot bear.
+
+use crate::asm::{Asm, Glsl, Id, St};
+
+/// Double-word arithmetic: unevaluated sums of two floats.
+impl Asm {
+    /// a + b exactly, for |a| ≥ |b|.
+    pub(super) fn fast_two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
+        let sum = self.fadd(a, b);
+        let back = self.fsub(sum, a);
+        (sum, self.fsub(b, back))
+    }
+
+    /// a + b exactly.
+    pub(super) fn two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
+        let sum = self.fadd(a, b);
+        let b_part = self.fsub(sum, a);
+        let a_part = self.fsub(sum, b_part);
+        let a_lost = self.fsub(a, a_part);
+        let b_lost = self.fsub(b, b_part);
+        (sum, self.fadd(a_lost, b_lost))
+    }
+
+    /// x as a sum of two floats of half the bits.
+    fn split_halves(&mut self, x: Id) -> (Id, Id) {
+        let high = if self.st(x) == St::F64 {
+            let (low, high) = self.split64(x);
+            let mask = self.u32(0xf800_0000);
+            let low = self.and(low, mask);
+            self.join64(low, high)
+        } else {
+            let bits = self.bitcast(St::U32, x);
+            let mask = self.u32(0xffff_f000);
+            let bits = self.and(bits, mask);
+            self.bitcast(St::F32, bits)
+        };
+        (high, self.fsub(x, high))
+    }
+
+    /// a·b exactly.
+    pub(super) fn two_product(&mut self, a: Id, b: Id) -> (Id, Id) {
+        let product = self.fmul(a, b);
+        let (a_high, a_low) = self.split_halves(a);
+        let (b_high, b_low) = self.split_halves(b);
+        let [hh, hl, lh, ll] =
+            [(a_high, b_high), (a_high, b_low), (a_low, b_high), (a_low, b_low)].map(|(x, y)| self.fmul(x, y));
+        let lost = self.fsub(hh, product);
+        let lost = self.fadd(lost, hl);
+        let lost = self.fadd(lost, lh);
+        (product, self.fadd(lost, ll))
+    }
+
+    /// `start + residual / slope` where `start` and `of` are of middling size: there no partial product is flushed or overflows, and
+    /// neither zeros nor infinities nor NaN come up.
+    fn corrected(&mut self, start: Id, of: Id, residual: Id, slope: Id) -> Id {
+        let step = self.fdiv(residual, slope);
+        let better = self.fadd(start, step);
+        let sized_start = self.is_middling(start);
+        let sized_of = self.is_middling(of);
+        let both = self.land(sized_start, sized_of);
+        self.select(both, better, start)
+    }
+
+    fn is_middling(&mut self, x: Id) -> Id {
+        let a = self.fabs(x);
+        let above = self.above_const(a, 2f64.powi(-90));
+        let below = self.less_const(a, 2f64.powi(90));
+        self.land(above, below)
+    }
+
+    /// a / b, correctly rounded where both operand and result are of middling size.
+    pub(crate) fn fdiv_rounded(&mut self, a: Id, b: Id) -> Id {
+        let quotient = self.fdiv(a, b);
+        if self.st(a) == St::F64 || self.is_power_of_two(b) {
+            return quotient;
+        }
+        let (high, low) = self.two_product(quotient, b);
+        let rest = self.fsub(a, high);
+        let rest = self.fsub(rest, low);
+        self.corrected(quotient, a, rest, b)
+    }
+
+    /// True for f32 constants by which a division is exact.
+    fn is_power_of_two(&self, b: Id) -> bool {
+        self.st(b) == St::F32 && self.const_bits(b).is_some_and(|bits| bits & 0x7f_ffff == 0 && bits & 0x7f80_0000 != 0)
+    }
+
+    /// √x, correctly rounded where x is of middling size.
+    pub(crate) fn sqrt_rounded(&mut self, x: Id) -> Id {
+        let root = self.glsl(Glsl::Sqrt, x);
+        if self.st(x) == St::F64 {
+            return root;
+        }
+        let (high, low) = self.two_product(root, root);
+        let rest = self.fsub(x, high);
+        let rest = self.fsub(rest, low);
+        let slope = self.fadd(root, root);
+        self.corrected(root, x, rest, slope)
+    }
+}
