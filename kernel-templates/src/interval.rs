@@ -56,10 +56,7 @@ fn infer_node(node: &Expr, axes: &[Extent], ranges: &[Interval]) -> Interval {
             Interval { low: 0, high: high.min(MAX) }
         }
         Expr::Sym(_) => Interval { low: 0, high: MAX },
-        Expr::Load { dtype, .. } => match dtype {
-            crate::dtype::DType::U8 => Interval { low: 0, high: 255 },
-            _ => Interval::ANY,
-        },
+        Expr::Load { dtype: crate::dtype::DType::U8, .. } => Interval { low: 0, high: 255 },
         Expr::Unary(Unary::Neg, a) => Interval::wrapping(-of(a).high, -of(a).low),
         Expr::Select(_, a, b) => of(a).hull(of(b)),
         Expr::Binary(op, a, b) => infer_binary(*op, of(a), of(b)),

@@ -218,7 +218,7 @@ impl Asm {
     }
 
     /// Value in its register type from what memory holds.
-    pub(super) fn from_memory(&mut self, form: MemoryForm, raw: Id) -> Id {
+    pub(super) fn load_form(&mut self, form: MemoryForm, raw: Id) -> Id {
         match (form.st, form.dtype) {
             (St::U8, DType::Bool) => {
                 let wide = self.unary(Op::UConvert, St::U32, raw);
@@ -240,7 +240,7 @@ impl Asm {
     }
 
     /// What memory holds for a value in its register type, rounded to the element type.
-    pub(super) fn to_memory(&mut self, form: MemoryForm, value: Id) -> Id {
+    pub(super) fn store_form(&mut self, form: MemoryForm, value: Id) -> Id {
         match (form.st, form.dtype) {
             (St::U8, DType::Bool) => {
                 let word = self.cast(St::U32, value);

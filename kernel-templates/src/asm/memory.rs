@@ -164,13 +164,13 @@ impl Asm {
     fn load_buffer(&mut self, buffer: BufferRef, index: Id) -> Id {
         let at = self.element_pointer(buffer.place, buffer.block, buffer.element, index);
         let raw = self.load_raw(at, buffer.element, buffer.form.st.size_bytes());
-        self.from_memory(buffer.form, raw)
+        self.load_form(buffer.form, raw)
     }
 
     /// Writes element `index` of an operand.
     pub(crate) fn store(&mut self, buffers: &Buffers, operand: u16, index: Id, value: Id) {
         let buffer = buffers.operands[usize::from(operand)];
-        let raw = self.to_memory(buffer.form, value);
+        let raw = self.store_form(buffer.form, value);
         let at = self.element_pointer(buffer.place, buffer.block, buffer.element, index);
         let mut operands = vec![Operand::IdRef(at), Operand::IdRef(raw)];
         operands.extend(self.alignment(buffer.form.st.size_bytes()));

@@ -124,10 +124,10 @@ impl Asm {
     }
 
     fn int_op(&mut self, op: Op, a: Id, b: Id) -> Id {
-        if let (St::U32, Some(x), Some(y)) = (self.st(a), self.const_bits(a), self.const_bits(b)) {
-            if let Some(v) = fold(op, x as u32, y as u32) {
-                return self.u32(v);
-            }
+        if let (St::U32, Some(x), Some(y)) = (self.st(a), self.const_bits(a), self.const_bits(b))
+            && let Some(v) = fold(op, x as u32, y as u32)
+        {
+            return self.u32(v);
         }
         self.push(op, self.type_of(a), vec![Operand::IdRef(a), Operand::IdRef(b)])
     }

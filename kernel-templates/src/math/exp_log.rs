@@ -7,8 +7,8 @@ use std::f64::consts::{LN_2, LOG2_E};
 /// ln 2 in two parts; the first has so few bits that its product with any exponent is exact.
 pub(super) fn ln2_parts(st: St) -> (f64, f64) {
     match st {
-        St::F64 => (6.931_471_803_691_238_164_90e-1, 1.908_214_929_270_587_700_02e-10),
-        _ => (0.693_359_375, -2.121_944_400_546_905_827_68e-4),
+        St::F64 => (6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10),
+        _ => (0.693_359_375, -2.121_944_400_546_905_8e-4),
     }
 }
 

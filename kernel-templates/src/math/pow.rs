@@ -39,11 +39,11 @@ impl Asm {
         let tail = self.fadd(tail, twice_low);
         let twice = self.mul_const(s, 2.0);
         let (ln_high, ln_low) = self.fast_two_sum(twice, tail);
-        self.to_log2(ln_high, ln_low, e)
+        self.log2_from_ln(ln_high, ln_low, e)
     }
 
     /// `(ln_high + ln_low)·log₂e + e`.
-    fn to_log2(&mut self, ln_high: Id, ln_low: Id, e: Id) -> (Id, Id) {
+    fn log2_from_ln(&mut self, ln_high: Id, ln_low: Id, e: Id) -> (Id, Id) {
         let (c_high, c_low) = log2_e_pair(self.st(ln_high));
         let c_high = self.like(ln_high, c_high);
         let (p_high, p_low) = self.two_product(ln_high, c_high);

@@ -259,7 +259,7 @@ impl<'a> Line<'a> {
     /// `sum + x·exp(±2πi·turn / r)`; quarter turns are exact and cost no multiplication.
     fn add_rotated(&self, cx: &mut Emit<'a>, sum: Complex, x: Complex, turn: u32, r: u32) -> Complex {
         let flips = |cx: &mut Emit<'a>, re, im| Complex { re: cx.asm.fadd(sum.re, re), im: cx.asm.fadd(sum.im, im) };
-        let quarter = (4 * turn) % r == 0;
+        let quarter = (4 * turn).is_multiple_of(r);
         if quarter {
             let (minus_re, minus_im) = (cx.asm.fneg(x.re), cx.asm.fneg(x.im));
             // Number of quarter turns in the direction of the transform, counted counter-clockwise.

@@ -123,6 +123,9 @@ fn pass_groups(spec: &RowSpec) -> Vec<Range<usize>> {
     groups
 }
 
+/// What happens at a position: `(position, carried) → carried`, with the inner axes bound.
+type PositionBody<'b> = dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id> + 'b;
+
 /// How an invocation walks its row.
 enum Walk {
     /// All of it.
@@ -183,7 +186,7 @@ impl Walk {
         spec: &RowSpec,
         roots: &[ExprId],
         initial: &[Id],
-        body: &mut dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id>,
+        body: &mut PositionBody<'_>,
     ) -> Vec<Id> {
         let first = spec.outer.len();
         match self {

@@ -231,7 +231,7 @@ impl Random {
 
     /// Uniform in [0, n).
     pub(crate) fn below(&mut self, n: u32) -> u32 {
-        (u64::from(self.bits()) * u64::from(n) >> 32) as u32
+        ((u64::from(self.bits()) * u64::from(n)) >> 32) as u32
     }
 
     /// Uniform in [low, high).
