@@ -1,6 +1,6 @@
 //! The generated files as a map, and the only code of the project that writes files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ use crate::weights::{FillTensor, WeightError, write_weights};
 pub struct Artifact {
     /// Contents.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// Folders whose other files are left over from something older, and go. What cargo leaves (`Cargo.lock`, `target`) stays.
+    pub owned: BTreeSet<String>,
 }
 
 /// Why something was not written.
@@ -68,8 +70,7 @@ impl Artifact {
     }
 
     /// Writes every file below `dir`, each by way of a temporary file, so that no reader meets half a file. Files that are equal
-    /// already are left alone, and so keep their time stamps; files of an older run that are no longer part (in `kernels`, `src` and
-    /// `runtime`) are removed.
+    /// already are left alone, and so keep their time stamps; other files in the owned folders are removed.
     ///
     /// # Errors
     /// The first file or folder that could not be read or written.
@@ -84,7 +85,7 @@ impl Artifact {
         Ok(())
     }
 
-    /// Compares with a folder, in the order of paths. Only folders that belong to the artifact are searched for extra files.
+    /// Compares with a folder, in the order of paths. Only the owned folders are searched for extra files.
     ///
     /// # Errors
     /// A file or folder that could not be read.
@@ -101,7 +102,7 @@ impl Artifact {
                 Err(source) => return Err(WriteError::Io { path, source }),
             }
         }
-        for folder in ["kernels", "src", "runtime/src"] {
+        for folder in &self.owned {
             let found = list(dir, folder)?;
             differences.extend(found.into_iter().filter(|name| !self.files.contains_key(name)).map(Difference::Extra));
         }
@@ -122,7 +123,11 @@ fn list(dir: &Path, folder: &str) -> Result<Vec<String>, WriteError> {
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(io_error)?;
-        let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        let name = entry.file_name();
+        if name == "target" || name == "Cargo.lock" {
+            continue;
+        }
+        let name = format!("{folder}/{}", name.to_string_lossy());
         match entry.file_type().map_err(io_error)?.is_dir() {
             true => names.extend(list(dir, &name)?),
             false => names.push(name),
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn writing_leaves_exactly_the_artifact() {
         let dir = tempfile::tempdir().expect("a scratch folder");
-        let mut artifact = Artifact::default();
+        let mut artifact = Artifact { owned: BTreeSet::from(["src".to_string()]), ..Artifact::default() };
         artifact.add_text("src/lib.rs", "one".into());
         artifact.add_text("src/deep/a.rs", "two".into());
         artifact.write(dir.path()).expect("the folder is writable");

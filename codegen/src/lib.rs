@@ -85,6 +85,7 @@ pub fn generate(plan: &Plan, options: &Options) -> Result<Artifact, GenerateErro
     check_names(plan)?;
     check_words(plan)?;
     let mut artifact = Artifact::default();
+    artifact.owned.extend(["kernels", "src", "runtime/src"].map(String::from));
     add_sources(plan, &mut artifact);
     kernels::add_kernel_files(plan, &mut artifact);
     artifact.add_text("Cargo.toml", manifest::manifest(plan, options));

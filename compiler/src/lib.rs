@@ -5,6 +5,7 @@ pub mod cli;
 pub mod commands;
 pub mod device;
 pub mod exec;
+pub mod golden;
 pub mod import;
 pub mod ir;
 pub mod memory;
