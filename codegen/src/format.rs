@@ -128,6 +128,12 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
         if whole.len() <= WIDTH {
             return vec![whole];
         }
+        if let Some((left, right)) = line.split_once(" = ") {
+            let alone = format!("{:width$}{right}{space}{joined}{space}{end_body}", "", width = indent + 4);
+            if alone.len() <= WIDTH {
+                return vec![format!("{left} ="), alone];
+            }
+        }
         let is_short = |e: &&str| e.trim_end_matches(',').len() <= SHORT;
         if is_use || line.ends_with('[') && elements.iter().all(is_short) {
             let packed = pack(&elements, indent + 4);

@@ -6,7 +6,7 @@ mod sample;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jvc_codegen::plan::{ArenaBuffer, Base, Groups, Plan, Region, Step};
+use jvc_codegen::plan::{ArenaBuffer, Base, Elem, Groups, Plan, Region, Step};
 use jvc_codegen::{Options, RuntimeSource, generate};
 use rich::rich_plan;
 use sample::{random_plan, range};
@@ -17,6 +17,38 @@ fn written(plan: &Plan, options: &Options) -> (tempfile::TempDir, PathBuf) {
     let path = dir.path().join("generated");
     generate(plan, options).expect("the plan is right").write(&path).expect("the folder is writable");
     (dir, path)
+}
+
+/// One to four outputs of growing names: lists that fit on a line, on a line of their own, or on none.
+fn outputs_plan(n_outputs: u32, name_len: usize) -> Plan {
+    let mut plan = random_plan(1, 1);
+    let Some(Step::Dispatch(last)) = plan.entries[0].steps.pop() else { panic!("plans end with a dispatch") };
+    plan.entries[0].outputs.clear();
+    for slot in 1..=n_outputs {
+        let name = format!("{}_{slot}", "o".repeat(name_len));
+        plan.entries[0].outputs.push(sample::io_port(&name, slot, Elem::F32, &[16]));
+        let mut copy = last.clone();
+        copy.writes[0].region = Region::Io(slot);
+        copy.offsets[1] = slot;
+        plan.entries[0].steps.push(Step::Dispatch(copy));
+    }
+    plan.entries[0].buffers[0].live.1 = plan.entries[0].steps.len() as u32 - 1;
+    plan
+}
+
+#[test]
+fn lists_of_every_length_are_as_rustfmt_leaves_them() {
+    let runtime = Options { runtime: RuntimeSource::Version };
+    for n_outputs in 1..4 {
+        for name_len in [1, 4, 6, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 30] {
+            let (_keep, dir) = written(&outputs_plan(n_outputs, name_len), &runtime);
+            let source = dir.join("src/lib.rs");
+            let output = Command::new("rustfmt").args(["--edition", "2024", "--check"]).arg(source).output();
+            let output = output.expect("rustfmt starts");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{n_outputs} names of {name_len}:\n{text}");
+        }
+    }
 }
 
 /// Nine times 130 steps whose offsets all differ, and as many that are recorded once.
