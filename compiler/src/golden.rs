@@ -4,10 +4,11 @@
 //! `plan.txt` pins every kernel by its hash. The case list below is all there is to adding one.
 
 use crate::device;
-use crate::import;
+use crate::import::{self, Program};
 use crate::options::Options;
 use crate::pipeline::{self, Compiled};
 use crate::report::Diagnostic;
+use crate::walkthrough;
 use jvc_codegen::artifact::{Artifact, Difference, WriteError};
 use jvc_codegen::weights::{FILE_NAME, WeightError, write_weights};
 use jvc_codegen::{GenerateError, RuntimeSource};
@@ -25,7 +26,7 @@ pub enum Form {
     Plan,
 }
 
-/// A program and a device.
+/// A program and a device. The first of [`CASES`] is also the walkthrough's.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Name of the program; its file in `models/goldens` starts so.
@@ -81,13 +82,24 @@ impl Case {
         format!("{}-{}", self.program, self.device)
     }
 
-    /// Compiles the program. `root` is the repository.
+    /// Reads the program. `root` is the repository.
+    ///
+    /// # Errors
+    /// The program cannot be read.
+    pub fn programs(&self, root: &Path) -> Result<Vec<Program>, GoldenError> {
+        let mut programs = import::read(&root.join(PROGRAMS).join(self.file))?;
+        import::fill_random(&mut programs, SEED);
+        // An archive of one program calls it `model`.
+        programs.iter_mut().for_each(|program| program.name = self.program.to_string());
+        Ok(programs)
+    }
+
+    /// Compiles the program.
     ///
     /// # Errors
     /// The program cannot be read or compiled.
     pub fn compile(&self, root: &Path) -> Result<Compiled, GoldenError> {
-        let mut programs = import::read(&root.join(PROGRAMS).join(self.file))?;
-        import::fill_random(&mut programs, SEED);
+        let programs = self.programs(root)?;
         let options = Options { name: Some(self.program.to_string()), ..Options::default() };
         let compile = pipeline::compile(&programs, &options, &device::find(self.device)?);
         let mut compiled =
@@ -140,6 +152,7 @@ fn all(root: &Path) -> Result<Artifact, GoldenError> {
     all.owned.insert(ARTIFACTS.to_string());
     all.add_text(&format!("{ARTIFACTS}/README.md"), readme());
     all.add_text(&format!("{ARTIFACTS}/.gitignore"), "Cargo.lock\ntarget\n".to_string());
+    all.add_text(walkthrough::FILE, walkthrough::page(root)?);
     for case in CASES {
         for (path, bytes) in case.artifact(root)?.files {
             all.files.insert(format!("{ARTIFACTS}/{}/{path}", case.folder()), bytes);

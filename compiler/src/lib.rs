@@ -18,3 +18,4 @@ pub mod report;
 pub mod schedule;
 pub mod tensor_file;
 pub mod verify;
+pub mod walkthrough;

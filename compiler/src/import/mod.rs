@@ -12,6 +12,7 @@ mod graph;
 mod json;
 pub mod limits;
 mod payload;
+mod print;
 mod pickle;
 pub mod program;
 mod pytree;
@@ -21,6 +22,7 @@ pub mod weights;
 
 pub use checkpoint::merge_weights;
 pub use error::ImportError;
+pub use print::print;
 pub use program::Program;
 pub use random::fill_random;
 
