@@ -46,7 +46,8 @@ fn needs_space(previous: &str, indent: usize, body: &str) -> bool {
     let before = previous.trim_start();
     let is_sibling = previous.len() - before.len() == indent && !before.is_empty();
     let is_attached = before.starts_with("///") || before.starts_with("#[");
-    let group = |line: &str| ["mod ", "pub use ", "use "].iter().position(|word| line.starts_with(word));
+    let group =
+        |line: &str| ["mod ", "pub use ", "use ", "pub(crate) const "].iter().position(|word| line.starts_with(word));
     let is_grouped = group(before).is_some() && group(before) == group(body);
     let is_field = indent > 0 && before.ends_with(',');
     is_sibling && !is_attached && !is_grouped && !is_field

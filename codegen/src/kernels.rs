@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use crate::artifact::Artifact;
-use crate::docs::{docs, file_docs};
+use crate::docs::file_docs;
 use crate::ident::{Unique, ident, upper};
 use crate::imports::import_runtime;
 use crate::plan::Plan;
@@ -19,7 +19,9 @@ pub(crate) fn kernel_idents(plan: &Plan) -> Vec<Ident> {
 
 /// `src/kernels.rs`.
 pub(crate) fn kernels_file(plan: &Plan) -> TokenStream {
-    let header = file_docs("Kernels: `.spv` is what runs, `.spvasm` beside it is its text, for review.");
+    let header = file_docs(
+        "Kernels: `.spv` is what runs, `.spvasm` beside it is its text, for review; `plan.txt` has their specs.",
+    );
     let n = Literal::usize_unsuffixed(plan.kernels.len());
     let rows = plan.kernels.iter().map(|kernel| {
         let (name, path) = (&kernel.name, format!("../kernels/{}.spv", kernel.name));
@@ -28,9 +30,9 @@ pub(crate) fn kernels_file(plan: &Plan) -> TokenStream {
         let subgroup = Literal::u32_unsuffixed(kernel.subgroup);
         quote!(kernel(#name, include_bytes!(#path), #n_bases, #n_operands, #subgroup))
     });
-    let constants = kernel_idents(plan).into_iter().zip(&plan.kernels).enumerate().map(|(idx, (name, kernel))| {
-        let (idx, spec) = (Literal::usize_unsuffixed(idx), docs(&format!("`{}`", kernel.spec)));
-        quote!(#spec pub(crate) const #name: u32 = #idx;)
+    let constants = kernel_idents(plan).into_iter().enumerate().map(|(idx, name)| {
+        let idx = Literal::usize_unsuffixed(idx);
+        quote!(pub(crate) const #name: u32 = #idx;)
     });
     let helper = if plan.kernels.is_empty() { quote!() } else { kernel_fn() };
     let body = quote! {

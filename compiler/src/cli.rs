@@ -60,6 +60,11 @@ Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64
   jvc explain model.pt2 --device h200
   jvc explain model.pt2 --device lavapipe -o report.txt")]
     Explain(ExplainArgs),
+    /// Compare the files under review in target-artifacts with what the compiler makes, or write them
+    #[command(after_help = "Examples:
+  jvc golden --check
+  jvc golden --bless && git diff target-artifacts docs/walkthrough.md")]
+    Golden(GoldenArgs),
 }
 
 /// Output form.
@@ -276,6 +281,21 @@ pub struct ProbeArgs {
     /// List the GPUs instead
     #[arg(long)]
     pub list: bool,
+}
+
+/// `jvc golden`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, args = ["check", "bless"])]
+pub struct GoldenArgs {
+    /// Compare, and exit with 1 if a file differs
+    #[arg(long)]
+    pub check: bool,
+    /// Write
+    #[arg(long)]
+    pub bless: bool,
+    /// The repository
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub root: PathBuf,
 }
 
 /// `jvc explain`.

@@ -102,8 +102,7 @@ impl Case {
         let programs = self.programs(root)?;
         let options = Options { name: Some(self.program.to_string()), ..Options::default() };
         let compile = pipeline::compile(&programs, &options, &device::find(self.device)?);
-        let mut compiled =
-            compile.map_err(|diagnostics| GoldenError::Compile { case: self.folder(), diagnostics })?;
+        let mut compiled = compile.map_err(|diagnostics| GoldenError::Compile { case: self.folder(), diagnostics })?;
         compiled.hash_weights()?;
         Ok(compiled)
     }

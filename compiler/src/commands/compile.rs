@@ -2,23 +2,21 @@
 
 use super::{CommandError, Console, Outcome, diagnostics, load};
 use crate::cli::{CompileArgs, Format, Stage};
-use crate::import::Program;
+use crate::import;
 use crate::pipeline::{self, Compiled};
 use jvc_codegen::RuntimeSource;
 use jvc_codegen::artifact::{self, Artifact};
+use jvc_codegen::weights::FILE_NAME;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-/// Name of the weight file in the crate's folder.
-const WEIGHT_FILE: &str = jvc_codegen::weights::FILE_NAME;
 
 pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let mut clock = Clock::default();
     let programs = load::programs(&args.input.programs, &args.input.compile, console)?;
     clock.lap("import");
     if args.emit == Some(Stage::Program) {
-        programs.iter().try_for_each(|p| write!(console.out, "{}", program_text(p)))?;
+        programs.iter().try_for_each(|p| write!(console.out, "{}", import::print(p)))?;
         return Ok(Outcome::Fine);
     }
     let device = load::device(&args.device)?;
@@ -41,7 +39,7 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
     if args.no_weights {
         compiled.hash_weights()?;
     } else if !compiled.plan.weights.tensors.is_empty() {
-        write_weights(&mut compiled, &folder.join(WEIGHT_FILE))?;
+        write_weights(&mut compiled, &folder.join(FILE_NAME))?;
     }
     clock.lap("weights");
     let artifact = generate(&compiled, args)?;
@@ -135,21 +133,6 @@ fn emit(stage: Stage, compiled: &Compiled, console: &mut Console<'_>) -> Result<
         Stage::Plan => write!(console.out, "{}", compiled.plan.to_text())?,
     }
     Ok(())
-}
-
-fn program_text(program: &Program) -> String {
-    let mut out = format!("program {} (torch {})\n", program.name, program.torch_version);
-    for (role, arg) in program.inputs.iter().zip(&program.graph.inputs) {
-        out += &format!("  input {arg:?}: {role:?}\n");
-    }
-    for node in &program.graph.nodes {
-        let args: Vec<String> = node.inputs.iter().map(|a| format!("{}={:?}", a.name, a.arg)).collect();
-        out += &format!("  {} = {}({})\n", node.name, node.target, args.join(", "));
-    }
-    for role in &program.outputs {
-        out += &format!("  output {role:?}\n");
-    }
-    out
 }
 
 /// Seconds of the steps of a compilation.

@@ -4,6 +4,7 @@ mod compile;
 mod devices;
 mod diagnostics;
 mod explain;
+mod golden;
 mod load;
 mod ops;
 mod run;
@@ -78,6 +79,9 @@ pub enum CommandError {
     /// Nothing could be verified.
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
+    /// A golden cannot be made or compared.
+    #[error(transparent)]
+    Golden(#[from] crate::golden::GoldenError),
     /// Standard output or standard error refuse.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -99,6 +103,7 @@ impl CommandError {
             | CommandError::Diagnostics(_)
             | CommandError::Generate(_)
             | CommandError::Weights(_)
+            | CommandError::Golden(_)
             | CommandError::Exec(_) => 1,
         }
     }
@@ -122,5 +127,6 @@ pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, Comm
         Command::Devices(args) => devices::devices(args, console),
         Command::Probe(args) => devices::probe(args, console),
         Command::Explain(args) => explain::run(args, console),
+        Command::Golden(args) => golden::run(args, console),
     }
 }

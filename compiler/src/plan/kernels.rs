@@ -66,8 +66,8 @@ fn build_one(spec: &KernelSpec, limits: &Limits) -> Result<Kernel, Diagnostic> {
 fn plan_kernel(spec: &KernelSpec, kernel: &Kernel) -> PlanKernel {
     let interface = spec.interface();
     PlanKernel {
-        name: file_name(spec),
-        spec: format!("{} {:016x}", spec.template(), fingerprint(spec)),
+        name: spec.file_name(),
+        spec: spec.to_string(),
         words: kernel.words.clone(),
         disassembly: disassemble(&kernel.words).unwrap_or_default(),
         n_bases: interface.n_bases,
@@ -111,17 +111,4 @@ pub fn limits(device: &DeviceProfile) -> Limits {
         float64: f.float64,
         cooperative: cooperative.filter_map(|c| Some((c.m, c.n, c.k, DType::parse(&c.operand)?))).collect(),
     }
-}
-
-/// Template and a hash of the whole spec: stable whatever else the model holds.
-fn file_name(spec: &KernelSpec) -> String {
-    format!("{}_{:016x}", spec.template(), fingerprint(spec))
-}
-
-fn fingerprint(spec: &KernelSpec) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for b in format!("{spec:?}").bytes() {
-        hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash
 }
