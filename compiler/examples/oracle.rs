@@ -1,7 +1,8 @@
 //! Judges the ATen rules alone: lowers programs, evaluates the graph with the interpreter, and compares with PyTorch's references.
 //!
-//! `oracle [--level op|model] [--failures] PATH…`: `.pt2` files, or folders that are searched. `NAME.pt2` and `NAME.core.pt2` are judged by
+//! `oracle [--level op|model] [--passes] [--failures] PATH…`: `.pt2` files, or folders that are searched. `NAME.pt2` and `NAME.core.pt2` are judged by
 //! `NAME.safetensors` (`in.N`, `out.N`, `out64.N`). An `index.json` of operator cases in a given folder marks edge cases and ties.
+//! With `--passes` the graph goes through all passes first.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc::import::{self, Program};
@@ -9,6 +10,7 @@ use jvc::ir::DType;
 use jvc::ir::eval::{self, Output, Tensor};
 use jvc::options::Options;
 use jvc::pass_rule::{Level, Rule};
+use jvc::passes::checkpoint_tensor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,8 @@ struct Case {
     edge: bool,
     /// The input holds equal values, whose order PyTorch leaves open.
     ties: bool,
+    /// Run the passes before the interpreter.
+    passes: bool,
 }
 
 /// Outcome of one file.
@@ -30,7 +34,7 @@ enum Verdict {
 
 fn main() {
     let mut level = Level::Operator;
-    let mut failures_only = false;
+    let (mut failures_only, mut passes) = (false, false);
     let mut files = vec![];
     let (mut edges, mut ties) = (BTreeSet::new(), BTreeSet::new());
     let mut args = std::env::args().skip(1);
@@ -38,6 +42,7 @@ fn main() {
         match arg.as_str() {
             "--level" => level = if args.next().as_deref() == Some("model") { Level::Model } else { Level::Operator },
             "--failures" => failures_only = true,
+            "--passes" => passes = true,
             path => {
                 collect(Path::new(path), &mut files);
                 edges.extend(flagged_cases(Path::new(path), "edge"));
@@ -51,7 +56,7 @@ fn main() {
     for file in &files {
         let name = file.display().to_string();
         let flagged = |set: &BTreeSet<String>| set.iter().any(|e| name.contains(e.as_str()));
-        let case = Case { level, edge: flagged(&edges), ties: flagged(&ties) };
+        let case = Case { level, edge: flagged(&edges), ties: flagged(&ties), passes };
         let verdict = std::panic::catch_unwind(|| judge(file, case));
         match verdict.unwrap_or_else(|_| Verdict::Fail("panic".into())) {
             Verdict::Pass => {
@@ -111,13 +116,19 @@ fn judge(file: &Path, case: Case) -> Verdict {
         Err(e) => return Verdict::Fail(format!("import: {e}")),
     };
     let Some(program) = programs.pop() else { return Verdict::Fail("no program".into()) };
-    let graph = match jvc::aten::lower(&program, &Options::default()) {
+    let mut graph = match jvc::aten::lower(&program, &Options::default()) {
         Ok(graph) => graph,
         Err(all) => {
             let lines = all.iter().map(|d| format!("{} [{}]", d.message, d.origin.target));
             return Verdict::Unsupported(lines.collect::<BTreeSet<_>>().into_iter().collect());
         }
     };
+    let weights = |name: &str| checkpoint_tensor(&program.weights, name);
+    if case.passes
+        && let Err(e) = jvc::passes::run(&mut graph, &weights, &Options::default())
+    {
+        return Verdict::Fail(e.to_string());
+    }
     let text = file.display().to_string();
     let stem = text.trim_end_matches(".pt2").trim_end_matches(".core");
     let tensors = match read_tensors(Path::new(&format!("{stem}.safetensors"))) {
@@ -139,7 +150,7 @@ fn run(
     let empty = Tensor::from_i64(DType::I64, &[], vec![0]);
     let inputs: Vec<Tensor> =
         (0..graph.inputs.len()).map(|i| tensors.get(&format!("in.{i}")).unwrap_or(&empty).clone()).collect();
-    let weights = |name: &str| weight(program, name);
+    let weights = |name: &str| checkpoint_tensor(&program.weights, name);
     let got = eval::eval(graph, &weights, &inputs, &eval::Symbols::new()).map_err(|e| e.to_string())?;
     let precision =
         Rule::working_precision(tensors.iter().filter(|(n, _)| !n.starts_with("out64")).map(|(_, t)| t.dtype));
@@ -163,17 +174,6 @@ fn run(
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-}
-
-fn weight(program: &Program, name: &str) -> Option<Tensor> {
-    let view = program.weights.get(name)?;
-    let mut shape: Vec<usize> = view.sizes.iter().map(|&s| s as usize).collect();
-    if view.dtype.is_complex() {
-        shape.push(2);
-    }
-    // Elements that the IR has no type for are read as their bits.
-    let dtype = view.dtype.dtype().or_else(|| jvc::aten::storage_of(view.dtype))?;
-    Tensor::from_bytes(dtype, shape, &view.contiguous()?)
 }
 
 fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, String> {

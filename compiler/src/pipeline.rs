@@ -3,8 +3,7 @@
 use crate::aten;
 use crate::device::DeviceProfile;
 use crate::import::Program;
-use crate::import::weights::{WeightStore, WeightView};
-use crate::ir::eval::Tensor;
+use crate::import::weights::WeightStore;
 use crate::ir::{Dim, Graph, Range};
 use crate::options::Options;
 use crate::passes::{self, PassError};
@@ -53,21 +52,12 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
 /// # Panics
 /// When a pass breaks the graph or changes what it computes: bugs of ours, with the graph printed.
 fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<Graph, Diagnostic> {
-    let tensor = |name: &str| checkpoint_tensor(weights.get(name)?);
+    let tensor = |name: &str| passes::checkpoint_tensor(weights, name);
     match passes::run(&mut graph, &tensor, options) {
         Ok(_) => Ok(graph),
         Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
         Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),
     }
-}
-
-/// A checkpoint tensor for the constant folder; a complex one is real with a trailing dimension of 2, as the rules see it.
-fn checkpoint_tensor(view: &WeightView) -> Option<Tensor> {
-    let mut shape: Vec<usize> = view.sizes.iter().map(|&s| s as usize).collect();
-    if view.dtype.is_complex() {
-        shape.push(2);
-    }
-    Tensor::from_bytes(view.dtype.dtype()?, shape, &view.contiguous()?)
 }
 
 /// Plans graphs that have been through all passes, an entry point each.

@@ -6,7 +6,7 @@
 //! 4. Result types are those that [`super::infer`] gives; bodies fit their operands and their result.
 //! 5. Literal sizes are not negative, and no tensor has more than 2^62 elements or bytes.
 //! 6. Lists of dimensions are sorted and distinct; literal slices stay inside their operand; constants hold exactly their bytes.
-//! 7. Softmax, norms, variance, convolutions, attention, recurrent layers and fft take floats; half types are legal everywhere else too.
+//! 7. Softmax, norms, variance, attention, recurrent layers and fft take floats.
 //! 8. Origins exist.
 
 use super::dim::Dim;
@@ -197,12 +197,7 @@ fn check_attributes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
             let distinct: BTreeSet<&usize> = dims.iter().collect();
             if distinct.len() == dims.len() { Ok(()) } else { Err(format!("dimensions {dims:?} repeat")) }
         }
-        Op::Softmax { .. }
-        | Op::Conv { .. }
-        | Op::ConvTranspose { .. }
-        | Op::Attention { .. }
-        | Op::Recurrent { .. }
-        | Op::Fft { .. } => check_float(op, inputs),
+        Op::Softmax { .. } | Op::Attention { .. } | Op::Recurrent { .. } | Op::Fft { .. } => check_float(op, inputs),
         Op::Slice { dim, start, len, step } => check_slice(inputs, *dim, [start, len], *step),
         Op::Const(lit) => {
             let n = lit.ty.const_shape().map(|s| s.iter().product::<i64>() * i64::from(lit.ty.dtype.size_bytes()));
@@ -223,6 +218,8 @@ fn check_attributes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
         | Op::Concat { .. }
         | Op::Broadcast(_)
         | Op::Matmul
+        | Op::Conv { .. }
+        | Op::ConvTranspose { .. }
         | Op::Pool { .. }
         | Op::Scan { .. }
         | Op::Sort { .. } => Ok(()),

@@ -19,8 +19,10 @@ mod rewrite;
 mod share_equal;
 mod simplify_movement;
 
+use crate::aten::storage_of;
+use crate::import::weights::WeightStore;
 use crate::ir::Graph;
-use crate::ir::eval::Weights;
+use crate::ir::eval::{Tensor, Weights};
 use crate::ir::verify::{Violations, verify};
 use crate::options::Options;
 use std::cell::Cell;
@@ -93,6 +95,21 @@ impl<'a> Cx<'a> {
         let left = self.patches_left.get();
         self.patches_left.set(left.saturating_sub(1));
         left > 0
+    }
+}
+
+/// A checkpoint tensor as the graph sees it: a complex one is real with a trailing dimension of 2. `None` without a payload.
+pub fn checkpoint_tensor(store: &WeightStore, name: &str) -> Option<Tensor> {
+    let view = store.get(name)?;
+    let mut shape: Vec<usize> = view.sizes.iter().map(|&s| s as usize).collect();
+    if view.dtype.is_complex() {
+        shape.push(2);
+    }
+    // Elements that the IR has no type for are read as their bits.
+    let dtype = view.dtype.dtype().or_else(|| storage_of(view.dtype))?;
+    match view.contiguous_slice() {
+        Some(bytes) => Tensor::from_bytes(dtype, shape, bytes),
+        None => Tensor::from_bytes(dtype, shape, &view.contiguous()?),
     }
 }
 

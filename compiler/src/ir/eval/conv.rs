@@ -64,47 +64,85 @@ impl Geometry {
 }
 
 pub(super) fn conv(x: &Tensor, w: &Tensor, window: &Window, groups: usize, shape: &[usize]) -> Data {
-    let g = Geometry::new(&shape[2..], &x.shape[2..], &w.shape[2..], window);
-    let (v, k) = (x.data.floats(), w.data.floats());
-    let (n_out, c_group, taps) = (shape[1], w.shape[1], g.all_pairs());
-    let (in_plane, out_plane) = (x.shape[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
-    let mut out = vec![0.0; shape.iter().product()];
-    for n in 0..shape[0] {
-        for o in 0..n_out {
-            let dst = &mut out[(n * n_out + o) * out_plane..][..out_plane];
-            let first = o / (n_out / groups) * c_group;
-            for c in 0..c_group {
-                let src = &v[(n * x.shape[1] + first + c) * in_plane..][..in_plane];
-                for (tap, pairs) in taps.iter().enumerate() {
-                    let weight = k[(o * c_group + c) * taps.len() + tap];
-                    pairs.iter().for_each(|&(s, l)| dst[s as usize] += weight * src[l as usize]);
-                }
-            }
+    match (&x.data, &w.data) {
+        (Data::Int(v), Data::Int(k)) => {
+            let mul_add = |s: i64, a: i64, b: i64| s.wrapping_add(a.wrapping_mul(b));
+            Data::Int(conv_of(&Operands { x, w, v, k, window, groups }, shape, mul_add))
+        }
+        _ => {
+            let (v, k) = (x.floats(), w.floats());
+            Data::Float(conv_of(&Operands { x, w, v, k, window, groups }, shape, |s: f64, a, b| s + a * b))
         }
     }
-    Data::Float(out)
 }
 
 pub(super) fn conv_transpose(x: &Tensor, w: &Tensor, window: &Window, groups: usize, shape: &[usize]) -> Data {
-    let g = Geometry::new(&x.shape[2..], &shape[2..], &w.shape[2..], window);
-    let (v, k) = (x.data.floats(), w.data.floats());
-    let (n_in, o_group, taps) = (x.shape[1], w.shape[1], g.all_pairs());
-    let (in_plane, out_plane) = (x.shape[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
-    let mut out = vec![0.0; shape.iter().product()];
+    match (&x.data, &w.data) {
+        (Data::Int(v), Data::Int(k)) => {
+            let mul_add = |s: i64, a: i64, b: i64| s.wrapping_add(a.wrapping_mul(b));
+            Data::Int(transpose_of(&Operands { x, w, v, k, window, groups }, shape, mul_add))
+        }
+        _ => {
+            let (v, k) = (x.floats(), w.floats());
+            Data::Float(transpose_of(&Operands { x, w, v, k, window, groups }, shape, |s: f64, a, b| s + a * b))
+        }
+    }
+}
+
+/// Input and weights with their elements.
+struct Operands<'a, T> {
+    x: &'a Tensor,
+    w: &'a Tensor,
+    v: &'a [T],
+    k: &'a [T],
+    window: &'a Window,
+    groups: usize,
+}
+
+fn conv_of<T: Copy + Default>(o: &Operands<'_, T>, shape: &[usize], mul_add: impl Fn(T, T, T) -> T) -> Vec<T> {
+    let g = Geometry::new(&shape[2..], &o.x.shape[2..], &o.w.shape[2..], o.window);
+    let (n_out, c_group, taps) = (shape[1], o.w.shape[1], g.all_pairs());
+    let (in_plane, out_plane) = (o.x.shape[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
+    let mut out = vec![T::default(); shape.iter().product()];
     for n in 0..shape[0] {
-        for c in 0..n_in {
-            let src = &v[(n * n_in + c) * in_plane..][..in_plane];
-            let first = c / (n_in / groups) * o_group;
-            for o in 0..o_group {
-                let dst = &mut out[(n * shape[1] + first + o) * out_plane..][..out_plane];
+        for channel in 0..n_out {
+            let dst = &mut out[(n * n_out + channel) * out_plane..][..out_plane];
+            let first = channel / (n_out / o.groups) * c_group;
+            for c in 0..c_group {
+                let src = &o.v[(n * o.x.shape[1] + first + c) * in_plane..][..in_plane];
                 for (tap, pairs) in taps.iter().enumerate() {
-                    let weight = k[(c * o_group + o) * taps.len() + tap];
-                    pairs.iter().for_each(|&(s, l)| dst[l as usize] += weight * src[s as usize]);
+                    let weight = o.k[(channel * c_group + c) * taps.len() + tap];
+                    for &(s, l) in pairs {
+                        dst[s as usize] = mul_add(dst[s as usize], weight, src[l as usize]);
+                    }
                 }
             }
         }
     }
-    Data::Float(out)
+    out
+}
+
+fn transpose_of<T: Copy + Default>(o: &Operands<'_, T>, shape: &[usize], mul_add: impl Fn(T, T, T) -> T) -> Vec<T> {
+    let g = Geometry::new(&o.x.shape[2..], &shape[2..], &o.w.shape[2..], o.window);
+    let (n_in, o_group, taps) = (o.x.shape[1], o.w.shape[1], g.all_pairs());
+    let (in_plane, out_plane) = (o.x.shape[2..].iter().product::<usize>(), shape[2..].iter().product::<usize>());
+    let mut out = vec![T::default(); shape.iter().product()];
+    for n in 0..shape[0] {
+        for c in 0..n_in {
+            let src = &o.v[(n * n_in + c) * in_plane..][..in_plane];
+            let first = c / (n_in / o.groups) * o_group;
+            for channel in 0..o_group {
+                let dst = &mut out[(n * shape[1] + first + channel) * out_plane..][..out_plane];
+                for (tap, pairs) in taps.iter().enumerate() {
+                    let weight = o.k[(c * o_group + channel) * taps.len() + tap];
+                    for &(s, l) in pairs {
+                        dst[l as usize] = mul_add(dst[l as usize], weight, src[s as usize]);
+                    }
+                }
+            }
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -137,6 +175,14 @@ mod tests {
         let y =
             conv(&f32s(&[1, 2, 1], &[3.0, 5.0]), &f32s(&[2, 1, 1], &[10.0, 100.0]), &window(1, 0, 1), 2, &[1, 2, 1]);
         assert_eq!(y, Data::Float(vec![30.0, 500.0]));
+    }
+
+    #[test]
+    fn integers_stay_integers() {
+        let x = Tensor::from_i64(DType::I64, &[1, 1, 3], vec![1, 2, 3]);
+        let w = Tensor::from_i64(DType::I64, &[1, 1, 2], vec![10, 1]);
+        assert_eq!(conv(&x, &w, &window(1, 0, 1), 1, &[1, 1, 2]), Data::Int(vec![12, 23]));
+        assert_eq!(conv_transpose(&x, &w, &window(1, 0, 1), 1, &[1, 1, 4]), Data::Int(vec![10, 21, 32, 3]));
     }
 
     #[test]
