@@ -63,6 +63,17 @@ fn cropped(cx: &mut Cx, mut v: ValueId, size: &Shape) -> Built {
     Ok(v)
 }
 
+/// The scatter of `base, index…, source`. Bools other than plain writes go through i32, where a sum that is not 0 is true.
+fn write_at(cx: &mut Cx, dims: Vec<usize>, mode: ScatterMode, mut inputs: Vec<ValueId>) -> Built {
+    let dtype = cx.tensor_dtype(inputs[0]);
+    let through = if dtype == DType::Bool && mode != ScatterMode::Set { DType::I32 } else { dtype };
+    let last = inputs.len() - 1;
+    inputs[0] = cx.cast(inputs[0], through)?;
+    inputs[last] = cx.cast(inputs[last], through)?;
+    let y = cx.add1(Op::Scatter { dims, mode }, inputs)?;
+    cx.cast(y, dtype)
+}
+
 /// Operands of the `scatter` family, of rank 1 at least, the source cut to the shape of the index.
 struct Scattered {
     base: ValueId,
@@ -95,7 +106,7 @@ impl Scattered {
     }
 
     fn write(&self, cx: &mut Cx, base: ValueId, src: ValueId, mode: ScatterMode) -> Built {
-        let y = cx.add1(Op::Scatter { dims: vec![self.dim], mode }, vec![base, self.at, src])?;
+        let y = write_at(cx, vec![self.dim], mode, vec![base, self.at, src])?;
         cx.reshape(y, self.shape.clone())
     }
 }
@@ -132,10 +143,13 @@ fn reduce_into(cx: &mut Cx, call: &Call<'_>, base: ValueId, s: &Scattered) -> Bu
         _ => return Err(bad_argument(format!("{}: reduce={name:?}", call.target))),
     };
     let (dtype, dims) = (cx.tensor_dtype(base), vec![s.dim]);
-    let include_self = call.bool("include_self")?;
+    let (include_self, averages) = (call.bool("include_self")?, name == "mean");
+    if include_self && !averages {
+        return write_at(cx, dims, mode, vec![base, s.at, s.src]);
+    }
     let zeros = cx.full_int(cx.shape(base), DType::I32, 0)?;
     let ones = cx.full_int(cx.shape(s.src), DType::I32, 1)?;
-    let counts = cx.add1(Op::Scatter { dims: dims.clone(), mode: ScatterMode::Add }, vec![zeros, s.at, ones])?;
+    let counts = write_at(cx, dims.clone(), ScatterMode::Add, vec![zeros, s.at, ones])?;
     let start = if include_self {
         base
     } else {
@@ -145,8 +159,8 @@ fn reduce_into(cx: &mut Cx, call: &Call<'_>, base: ValueId, s: &Scattered) -> Bu
             b.select(written, neutral, x)
         })?
     };
-    let y = cx.add1(Op::Scatter { dims, mode }, vec![start, s.at, s.src])?;
-    if name != "mean" {
+    let y = write_at(cx, dims, mode, vec![start, s.at, s.src])?;
+    if !averages {
         return Ok(y);
     }
     let own = i64::from(include_self);
@@ -243,7 +257,7 @@ fn put(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let n = cx.size(flat, 0);
     let at = wrapped(cx, at, &n)?;
     let mode = if call.bool("accumulate")? { ScatterMode::Add } else { ScatterMode::Set };
-    let y = cx.add1(Op::Scatter { dims: vec![0], mode }, vec![flat, at, src])?;
+    let y = write_at(cx, vec![0], mode, vec![flat, at, src])?;
     Ok(vec![Val::Tensor(cx.reshape(y, shape)?)])
 }
 
@@ -298,7 +312,7 @@ fn put_indexed(cx: &mut Cx, x: ValueId, indices: &Indices, values: ValueId, accu
     }
     inputs.push(src);
     let mode = if accumulate { ScatterMode::Add } else { ScatterMode::Set };
-    cx.add1(Op::Scatter { dims, mode }, inputs)
+    write_at(cx, dims, mode, inputs)
 }
 
 /// `x[…, mask, …] = values` with a mask over dimensions `at ..`: the k-th true element takes value k of the values' dimension there, so
