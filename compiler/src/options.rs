@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Options of [`crate::compile`].
+/// Options of [`crate::pipeline::compile`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
     /// Name of the crate; the archive's stem if none.
