@@ -357,7 +357,9 @@ fn scans_and_scatters() {
         let (base, src) = (c.input(DType::F32, &[4, 7]), c.input(DType::F32, &[4, 9]));
         let index = c.input(DType::I64, &[4, 9]);
         let y = c.op(Op::Scatter { dims: vec![1], mode }, &[base, index, src]);
-        c.check(&[y]);
+        let again = c.gelu(y);
+        let joined = c.op(Op::Concat { dim: 0 }, &[again, y, again]);
+        c.check(&[y, joined]);
     }
 }
 

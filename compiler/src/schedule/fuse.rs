@@ -389,7 +389,10 @@ impl<'a> Fuser<'a> {
         let mut start = Dim::from(0);
         for &arm in inputs {
             let next = &start + &self.graph.ty(arm).shape[dim];
-            let own_kernel = self.fusion.groups.iter().any(|g| g.result == arm) && !self.is_root[arm.0 as usize];
+            // A scatter updates in place what another kernel has copied: it needs a buffer of its own.
+            let in_place = matches!(self.graph.def(arm).op, Op::Scatter { .. });
+            let own_kernel =
+                self.fusion.groups.iter().any(|g| g.result == arm) && !self.is_root[arm.0 as usize] && !in_place;
             let once = self.users(arm).len() == 1 && inputs.iter().filter(|&&v| v == arm).count() == 1;
             if own_kernel && once {
                 self.fusion.parts[arm.0 as usize] = Some((concat, dim, start));

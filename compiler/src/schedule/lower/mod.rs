@@ -19,8 +19,8 @@ use crate::device::DeviceProfile;
 use crate::ir::{DType, Graph, NodeId, Op, ValueId};
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::Cost;
-use jvc_kernels::expr::ExprId;
-use jvc_kernels::spec::{KernelSpec, Store};
+use jvc_kernels::expr::{Expr, ExprId};
+use jvc_kernels::spec::{KernelSpec, ScatterMode, Store};
 
 /// A kernel without addresses: its spec over places.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,14 +79,28 @@ pub fn lower(input: Input<'_>, group: &Group, symtab: &mut SymTable) -> Result<V
         }
         GroupKind::Anchor { node, epilogue } => {
             let nodes: Vec<NodeId> = std::iter::once(*node).chain(epilogue.iter().copied()).collect();
-            let mut drafts = vec![];
-            if let Op::Scatter { .. } = input.graph.node(*node).op {
-                drafts.extend(one(input, group, symtab, nodes.clone(), |cx| Ok(scatter::lower_base(cx, *node)))?);
+            match &input.graph.node(*node).op {
+                Op::Scatter { dims, mode } => lower_scatter(input, group, symtab, *node, dims, *mode),
+                _ => one(input, group, symtab, nodes, |cx| lower_anchor(cx, *node, epilogue)),
             }
-            drafts.extend(one(input, group, symtab, nodes, |cx| lower_anchor(cx, *node, epilogue))?);
-            Ok(drafts)
         }
     }
+}
+
+fn lower_scatter(
+    input: Input<'_>,
+    group: &Group,
+    symtab: &mut SymTable,
+    id: NodeId,
+    dims: &[usize],
+    mode: ScatterMode,
+) -> Result<Vec<Draft>, Diagnostic> {
+    let mut drafts = one(input, group, symtab, vec![id], |cx| Ok(scatter::lower_base(cx, id)))?;
+    for place in input.fusion.places(group.result) {
+        let node = input.graph.node(id);
+        drafts.extend(one(input, group, symtab, vec![id], |cx| Ok(scatter::lower(cx, node, dims, mode, place)))?);
+    }
+    Ok(drafts)
 }
 
 fn one(
@@ -120,7 +134,6 @@ fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Low
         Op::Attention { .. } => attention::lower(cx, node, epilogue),
         Op::Recurrent { cell, reverse, bias } => recurrent::lower(cx, node, *cell, *reverse, *bias),
         Op::Scan { combine, dim } => Ok(scan::lower(cx, node, *combine, *dim)),
-        Op::Scatter { dims, mode } => Ok(scatter::lower(cx, node, dims, *mode)),
         Op::Sort { dim, descending } => Ok(sort::lower(cx, node, *dim, *descending)),
         Op::Fft { inverse } => fft::lower(cx, node, *inverse),
         op => panic!("{op:?} is no anchor"),
@@ -131,7 +144,12 @@ fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Low
 fn finish(cx: &mut Ctx<'_>, v: ValueId, at: Vec<ExprId>, value: ExprId, epilogue: &[NodeId]) -> Vec<Store> {
     let graph = cx.graph;
     let (mut v, mut at) = (v, at);
-    let mut value = to_register(cx, value, graph.ty(v).dtype);
+    let dtype = graph.ty(v).dtype;
+    let mut value = cx.cast(dtype.ty(), value);
+    if matches!(dtype, DType::F16 | DType::BF16) && !epilogue.is_empty() {
+        // The program's own value is a half: what follows must see it as rounded, as it would from memory.
+        value = cx.ix.exprs.add(Expr::Round(dtype, value));
+    }
     for &n in epilogue {
         let node = graph.node(n);
         match &node.op {
@@ -157,10 +175,6 @@ fn epilogue_arg(cx: &mut Ctx<'_>, input: ValueId, current: ValueId, at: &[ExprId
     }
     let from = cx.broadcast_coords(input, at);
     cx.at(input, &from)
-}
-
-fn to_register(cx: &mut Ctx<'_>, value: ExprId, dtype: DType) -> ExprId {
-    cx.cast(dtype.ty(), value)
 }
 
 /// Most elements of a shape, as a number for cost estimates.

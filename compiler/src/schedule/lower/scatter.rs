@@ -1,11 +1,13 @@
 //! Scatter in two kernels: the base is copied into the result, then the source is written over it, lines in parallel.
 
-use super::super::inline::Ctx;
+use super::super::inline::{Ctx, Place};
 use super::super::tile;
 use super::map;
 use super::{Lowered, max_elems};
 use crate::ir::graph::Node;
 use crate::ir::{Dim, NodeId};
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::{Access, KernelSpec, ScatterMode, ScatterSpec, Store};
 
 pub(super) fn lower_base(cx: &mut Ctx<'_>, id: NodeId) -> Lowered {
@@ -13,7 +15,8 @@ pub(super) fn lower_base(cx: &mut Ctx<'_>, id: NodeId) -> Lowered {
     map::lower_into(cx, node.inputs[0], node.outputs[0])
 }
 
-pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dims: &[usize], mode: ScatterMode) -> Lowered {
+/// Scatters into one of the places that hold the result (a buffer and an output, say: each has its own copy of the base).
+pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dims: &[usize], mode: ScatterMode, place: Place) -> Lowered {
     let src = *node.inputs.last().expect("scatter has a source");
     let indices = &node.inputs[1..node.inputs.len() - 1];
     let shape = cx.ty(src).shape.clone();
@@ -30,19 +33,17 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dims: &[usize], mode: Scatter
     let mut guard = cx.ix.exprs.bool(true);
     for (&d, &index) in dims.iter().zip(indices) {
         let i = cx.at(index, &at);
-        let i = cx.cast(jvc_kernels::dtype::Ty::I32, i);
+        let i = cx.cast(Ty::I32, i);
         let size = cx.ty(node.outputs[0]).shape[d].clone();
         let inside = cx.in_range(i, &size);
         guard = cx.ix.and(guard, inside);
         target[d] = i;
     }
-    let place = cx.fusion.places(node.outputs[0]);
-    let stores: Vec<Store> = place.iter().map(|p| store(cx, node, *p, &target, value, guard)).collect();
+    let store = store(cx, node, place, &target, value, guard);
     let lines = max_elems(cx, &outer);
     let flops = max_elems(cx, &shape);
     let (outer, inner) = (cx.extents(&outer), cx.extents(&inner));
     let exprs = std::mem::take(&mut cx.ix.exprs);
-    let store = stores[0];
     let spec =
         ScatterSpec { interface: cx.interface(), exprs, outer, inner, mode, store, wg: tile::lines(cx.device, lines) };
     let mut lowered = Lowered::new(KernelSpec::Scatter(spec), flops);
@@ -52,14 +53,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dims: &[usize], mode: Scatter
     lowered
 }
 
-fn store(
-    cx: &mut Ctx<'_>,
-    node: &Node,
-    place: super::super::inline::Place,
-    target: &[jvc_kernels::expr::ExprId],
-    value: jvc_kernels::expr::ExprId,
-    guard: jvc_kernels::expr::ExprId,
-) -> Store {
+fn store(cx: &mut Ctx<'_>, node: &Node, place: Place, target: &[ExprId], value: ExprId, guard: ExprId) -> Store {
     let ty = cx.ty(node.outputs[0]);
     let index = cx.ix.linear(target, &ty.shape);
     let operand = cx.operand(place, ty.dtype, Access::ReadWrite);
