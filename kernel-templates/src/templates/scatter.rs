@@ -32,15 +32,21 @@ fn all_extents(spec: &ScatterSpec) -> Vec<Extent> {
     spec.outer.iter().chain(&spec.inner).copied().collect()
 }
 
-/// The operation of a mode; none overwrites.
-fn operation(mode: ScatterMode) -> Option<Binary> {
-    match mode {
-        ScatterMode::Set => None,
-        ScatterMode::Add => Some(Binary::Add),
-        ScatterMode::Mul => Some(Binary::Mul),
-        ScatterMode::Max => Some(Binary::Max),
-        ScatterMode::Min => Some(Binary::Min),
+/// The operation of a mode on a type; none overwrites. Truth values add and multiply as PyTorch's do: by or, and by and.
+fn operation(mode: ScatterMode, ty: Ty) -> Option<Binary> {
+    match (mode, ty) {
+        (ScatterMode::Set, _) => None,
+        (ScatterMode::Add | ScatterMode::Max, Ty::Bool) => Some(Binary::Or),
+        (ScatterMode::Mul | ScatterMode::Min, Ty::Bool) => Some(Binary::And),
+        (ScatterMode::Add, _) => Some(Binary::Add),
+        (ScatterMode::Mul, _) => Some(Binary::Mul),
+        (ScatterMode::Max, _) => Some(Binary::Max),
+        (ScatterMode::Min, _) => Some(Binary::Min),
     }
+}
+
+fn target_operation(spec: &ScatterSpec) -> Option<Binary> {
+    operation(spec.mode, spec.interface.operands[usize::from(spec.store.operand)].dtype.ty())
 }
 
 /// Builds the kernel.
@@ -82,7 +88,7 @@ fn roots(spec: &ScatterSpec) -> Vec<ExprId> {
 }
 
 fn write(cx: &mut Emit<'_>, spec: &ScatterSpec, index: Id, value: Id) {
-    let value = match operation(spec.mode) {
+    let value = match target_operation(spec) {
         None => value,
         Some(op) => {
             let old = cx.load(spec.store.operand, index);
@@ -99,11 +105,11 @@ fn check(spec: &ScatterSpec) -> Result<(), BuildError> {
     let axes: Vec<u8> = (0..extents.len() as u8).collect();
     check.stores(Scope { what: "scatter", axes: &axes, args: &[] }, &[spec.store])?;
     let target = &spec.interface.operands[usize::from(spec.store.operand)];
-    if operation(spec.mode).is_some() && target.access != Access::ReadWrite {
+    if target_operation(spec).is_some() && target.access != Access::ReadWrite {
         return Err(BuildError::Access { operand: spec.store.operand, access: target.access, used: "combined with" });
     }
-    if spec.wg == 0 || (operation(spec.mode).is_some() && target.dtype.ty() == Ty::Bool) {
-        return Err(shape(format!("scatter: {:?} into {}, wg={}", spec.mode, target.dtype, spec.wg)));
+    if spec.wg == 0 {
+        return Err(shape("scatter: wg=0".to_owned()));
     }
     Ok(())
 }
@@ -120,7 +126,7 @@ pub(crate) fn reference(spec: &ScatterSpec, memory: &mut Memory) {
             return;
         }
         let target = &mut memory.operands[usize::from(spec.store.operand)];
-        let value = operation(spec.mode).map_or(value, |op| binary(op, target.load(index), value));
+        let value = target_operation(spec).map_or(value, |op| binary(op, target.load(index), value));
         target.store(index, value);
     });
 }

@@ -66,7 +66,7 @@ fn scan(gpu: &jvc_runtime::Gpu, outer: &[Extent], len: Extent, combine: Combine,
 fn repeated_targets_are_written_in_order() {
     let Some(gpu) = gpu("scatters") else { return };
     for mode in [ScatterMode::Set, ScatterMode::Add, ScatterMode::Mul, ScatterMode::Max, ScatterMode::Min] {
-        for dtype in [DType::F32, DType::I32, DType::F16, DType::I64] {
+        for dtype in [DType::F32, DType::I32, DType::F16, DType::I64, DType::Bool] {
             for guarded in [false, true] {
                 scatter(&gpu, mode, dtype, guarded);
             }
