@@ -108,6 +108,15 @@ impl Case {
 
 /// Compares the device with the interpreter in f64, for several sets of inputs over one recording; every run starts from a poisoned arena.
 fn check(graph: &Graph, runs: &[Vec<Tensor>]) {
+    let mut output = 0;
+    check_with(graph, runs, |got, want| {
+        compare(output, got, want);
+        output += 1;
+    });
+}
+
+/// Runs on the device and in the interpreter, and hands each pair of results to `judge`.
+fn check_with(graph: &Graph, runs: &[Vec<Tensor>], mut judge: impl FnMut(&HostTensor, &Tensor)) {
     let Some(gpu) = gpu() else {
         assert!(std::env::var_os("CI").is_none(), "CI has a device");
         return;
@@ -124,9 +133,7 @@ fn check(graph: &Graph, runs: &[Vec<Tensor>]) {
         let values: Vec<Value> = inputs.iter().map(to_value).collect();
         let got = session.run(&values).expect("a run");
         let want = eval_with(graph, &|_| None, inputs, &BTreeMap::new(), Precision::Exact).expect("the interpreter");
-        for (i, (got, want)) in got.iter().zip(want.tensors()).enumerate() {
-            compare(i, got, want);
-        }
+        got.iter().zip(want.tensors()).for_each(|(got, want)| judge(got, want));
     }
 }
 
@@ -230,6 +237,24 @@ fn matmul_of_other_types() {
         let y = c.op(Op::Matmul, &[a, b]);
         c.check(&[y]);
     }
+}
+
+#[test]
+fn a_half_is_rounded_before_it_is_widened() {
+    let mut c = Case::new();
+    let (a, b) = (c.input(DType::BF16, &[9, 20]), c.input(DType::BF16, &[20, 11]));
+    let y = c.op(Op::Matmul, &[a, b]);
+    let mut e = Exprs::new();
+    let root = e.arg(0, Ty::F32);
+    let wide = Body { exprs: e, root, syms: vec![] };
+    let z = c.b.map(wide, vec![y], TensorType::fixed(DType::F32, &[9, 11])).expect("a widening");
+    c.b.graph.outputs = vec![("z".into(), UserOutput::Tensor(z))];
+    // In working precision the interpreter rounds y; every result is then a bf16 number.
+    check_with(&c.b.graph, &[c.inputs], |got, _| {
+        let values = Tensor::from_bytes(got.dtype, vec![9, 11], &got.bytes).expect("whole elements");
+        let Data::Float(v) = values.data else { panic!("floats") };
+        assert!(v.iter().all(|x| (*x as f32).to_bits() & 0xFFFF == 0), "every result is a bf16 number");
+    });
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl<'a> Ctx<'a> {
         let node = self.graph.def(v);
         let inputs = &node.inputs;
         match &node.op {
-            Op::Map(body) => self.map_at(body, inputs, idx),
+            Op::Map(body) => self.map_at(body, inputs, idx, self.graph.ty(v).dtype),
             Op::Compute(body) => self.compute_at(body, inputs, idx),
             Op::Reshape(shape) => {
                 let linear = self.ix.linear(idx, shape);
@@ -179,15 +179,23 @@ impl<'a> Ctx<'a> {
         self.graph.ty(v).shape.iter().zip(idx).map(|(d, &i)| if d.is(1) { zero } else { i }).collect()
     }
 
-    fn map_at(&mut self, body: &Body, inputs: &[ValueId], idx: &[ExprId]) -> ExprId {
-        let args: Vec<ExprId> = inputs
-            .iter()
-            .map(|&v| {
-                let from = self.broadcast_coords(v, idx);
-                self.at(v, &from)
-            })
-            .collect();
+    fn map_at(&mut self, body: &Body, inputs: &[ValueId], idx: &[ExprId], out: DType) -> ExprId {
+        let args: Vec<ExprId> = inputs.iter().map(|&v| self.map_arg(v, idx, out)).collect();
         self.substitute(body, &args, inputs, idx)
+    }
+
+    /// An operand of a `Map` at the coordinates of its result.
+    pub fn map_arg(&mut self, v: ValueId, idx: &[ExprId], out: DType) -> ExprId {
+        let from = self.broadcast_coords(v, idx);
+        let value = self.at(v, &from);
+        if self.fusion.in_memory(self.graph, v) { value } else { self.widened(value, self.graph.ty(v).dtype, out) }
+    }
+
+    /// A half that a `Map` turns into a wider type is rounded first: the program converts the half, not what it was computed from. Between
+    /// halves no rounding happens, which is closer to the exact result than PyTorch's own.
+    pub fn widened(&mut self, value: ExprId, from: DType, to: DType) -> ExprId {
+        let half = matches!(from, DType::F16 | DType::BF16);
+        if half && to != from { self.ix.exprs.add(Expr::Round(from, value)) } else { value }
     }
 
     /// A `Map`'s body with given scalars for its arguments.

@@ -16,10 +16,10 @@ use super::fuse::{Fusion, Group, GroupKind};
 use super::inline::{Ctx, Use};
 use super::symtab::SymTable;
 use crate::device::DeviceProfile;
-use crate::ir::{DType, Graph, NodeId, Op, ValueId};
+use crate::ir::{Graph, NodeId, Op, ValueId};
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::Cost;
-use jvc_kernels::expr::{Expr, ExprId};
+use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::{KernelSpec, ScatterMode, Store};
 
 /// A kernel without addresses: its spec over places.
@@ -144,17 +144,15 @@ fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Low
 fn finish(cx: &mut Ctx<'_>, v: ValueId, at: Vec<ExprId>, value: ExprId, epilogue: &[NodeId]) -> Vec<Store> {
     let graph = cx.graph;
     let (mut v, mut at) = (v, at);
-    let dtype = graph.ty(v).dtype;
-    let mut value = cx.cast(dtype.ty(), value);
-    if matches!(dtype, DType::F16 | DType::BF16) && !epilogue.is_empty() {
-        // The program's own value is a half: what follows must see it as rounded, as it would from memory.
-        value = cx.ix.exprs.add(Expr::Round(dtype, value));
-    }
+    let mut value = cx.cast(graph.ty(v).dtype.ty(), value);
     for &n in epilogue {
         let node = graph.node(n);
         match &node.op {
             Op::Map(body) => {
-                let args: Vec<ExprId> = node.inputs.iter().map(|&i| epilogue_arg(cx, i, v, &at, value)).collect();
+                let out = graph.ty(node.outputs[0]).dtype;
+                let value_here = cx.widened(value, graph.ty(v).dtype, out);
+                let args: Vec<ExprId> =
+                    node.inputs.iter().map(|&i| if i == v { value_here } else { cx.map_arg(i, &at, out) }).collect();
                 value = cx.map_body(body, &args);
             }
             Op::Reshape(shape) => {
@@ -167,14 +165,6 @@ fn finish(cx: &mut Ctx<'_>, v: ValueId, at: Vec<ExprId>, value: ExprId, epilogue
         v = node.outputs[0];
     }
     cx.store(v, &at, value)
-}
-
-fn epilogue_arg(cx: &mut Ctx<'_>, input: ValueId, current: ValueId, at: &[ExprId], value: ExprId) -> ExprId {
-    if input == current {
-        return value;
-    }
-    let from = cx.broadcast_coords(input, at);
-    cx.at(input, &from)
 }
 
 /// Most elements of a shape, as a number for cost estimates.
