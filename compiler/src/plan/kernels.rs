@@ -1,4 +1,4 @@
-//! The kernels of a plan: each distinct spec is built once.
+//! The kernels of a plan: each distinct spec is built once. Specs are one when their text is: arenas may hold the same nodes in another order.
 
 use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 pub struct KernelTable {
     specs: Vec<KernelSpec>,
     built: Vec<Kernel>,
-    index: BTreeMap<KernelSpec, u32>,
+    /// By the spec's text.
+    index: BTreeMap<String, u32>,
 }
 
 impl KernelTable {
@@ -28,8 +29,9 @@ impl KernelTable {
     pub fn build_all(&mut self, specs: &[KernelSpec], device: &DeviceProfile) -> Result<(), Diagnostic> {
         let mut new: Vec<KernelSpec> = vec![];
         for spec in specs {
-            if !self.index.contains_key(spec) {
-                self.index.insert(spec.clone(), (self.specs.len() + new.len()) as u32);
+            let text = spec.to_string();
+            if !self.index.contains_key(&text) {
+                self.index.insert(text, (self.specs.len() + new.len()) as u32);
                 new.push(spec.clone());
             }
         }
@@ -42,7 +44,7 @@ impl KernelTable {
 
     /// The number and grid of a spec that was built.
     pub fn find(&self, spec: &KernelSpec) -> (u32, &Grid) {
-        let at = self.index[spec];
+        let at = self.index[&spec.to_string()];
         (at, &self.built[at as usize].grid)
     }
 
