@@ -7,7 +7,7 @@ use quote::quote;
 
 use crate::blocks::Block;
 use crate::docs::docs;
-use crate::ident::{camel, ident};
+use crate::ident::ident;
 use crate::plan::Step;
 use crate::steps::base_tokens;
 
@@ -44,10 +44,10 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    /// The table of a block whose function has this name.
-    pub(crate) fn new(steps: &[Step], block: &Block, name: &str) -> Self {
+    /// The table of a block whose function has this name; `row` is the name of its rows' type.
+    pub(crate) fn new(steps: &[Step], block: &Block, name: &str, row: &str) -> Self {
         let columns = columns(steps, block);
-        let (row, table) = (ident(&camel(name)), ident(&name.to_ascii_uppercase()));
+        let (row, table) = (ident(row), ident(&name.to_ascii_uppercase()));
         BlockTable { row, table, function: ident(name), n_rows: block.starts.len(), columns }
     }
 

@@ -6,7 +6,7 @@ use quote::{format_ident, quote};
 use crate::checks::import_checks;
 use crate::docs::{docs, file_docs};
 use crate::entry_table::{bind_symbols, desc_static, sizes_items};
-use crate::ident::{Unique, camel, ident, snake};
+use crate::ident::{Unique, ident, snake};
 use crate::imports::{self, import_runtime};
 use crate::plan::{Elem, Entry, Plan, Port, PortKind, Size, State, Symbol};
 use crate::size_code::{size_expr, size_text};
@@ -48,8 +48,8 @@ pub(crate) struct EntryNames<'a> {
 }
 
 impl<'a> EntryNames<'a> {
-    pub(crate) fn new(entry: &'a Entry, module: &str) -> Self {
-        let prefix = camel(module);
+    /// Names of an entry point in this module, whose types start with this prefix.
+    pub(crate) fn new(entry: &'a Entry, module: &str, prefix: &str) -> Self {
         let name = |suffix: &str| ident(&format!("{prefix}{suffix}"));
         let fields = |ports: &[Port], taken: &[&str]| -> Vec<Ident> {
             let mut unique = Unique::default();

@@ -58,8 +58,17 @@ pub(crate) struct Unique(BTreeSet<String>);
 impl Unique {
     /// The word, or the word with the first free number from 2 on.
     pub(crate) fn take(&mut self, word: String) -> String {
+        self.first_free(word, "_")
+    }
+
+    /// As [`Unique::take`], for a type: numbered without an underscore.
+    pub(crate) fn take_type(&mut self, word: String) -> String {
+        self.first_free(word, "V")
+    }
+
+    fn first_free(&mut self, word: String, mark: &str) -> String {
         let free = |candidate: &String| !self.0.contains(candidate);
-        let numbered = (2..).map(|n| format!("{word}_{n}"));
+        let numbered = (2..).map(|n| format!("{word}{mark}{n}"));
         let chosen = std::iter::once(word.clone()).chain(numbered).find(free).expect("numbers do not end");
         self.0.insert(chosen.clone());
         chosen
@@ -88,5 +97,8 @@ mod tests {
         let mut unique = Unique::default();
         let words: Vec<String> = ["a", "a", "a_2", "a"].iter().map(|w| unique.take((*w).to_string())).collect();
         assert_eq!(words, ["a", "a_2", "a_2_2", "a_3"]);
+        let mut types = Unique::default();
+        let words = ["norm_5_4", "norm_54"].map(|name| types.take_type(camel(name)));
+        assert_eq!(words, ["Norm54", "Norm54V2"]);
     }
 }

@@ -111,7 +111,13 @@ fn entry_names(plan: &Plan) -> Vec<entry::EntryNames<'_>> {
     for taken in ["kernels", "checks", "words", "steps"] {
         unique.take(taken.to_string());
     }
-    plan.entries.iter().map(|e| entry::EntryNames::new(e, &unique.take(ident::snake(&e.name)))).collect()
+    let mut types = ident::Unique::default();
+    let named = plan.entries.iter().map(|entry| {
+        let module = unique.take(ident::snake(&entry.name));
+        let prefix = types.take_type(ident::camel(&module));
+        entry::EntryNames::new(entry, &module, &prefix)
+    });
+    named.collect()
 }
 
 fn add_sources(plan: &Plan, artifact: &mut Artifact) {

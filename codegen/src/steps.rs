@@ -9,7 +9,7 @@ use quote::quote;
 use crate::block_table::{BlockTable, Column, Kind};
 use crate::blocks::{Block, find_blocks};
 use crate::docs::{docs, file_docs};
-use crate::ident::{Unique, ident, snake};
+use crate::ident::{Unique, camel, ident, snake};
 use crate::imports::import_runtime;
 use crate::plan::{Base, Dispatch, Entry, Groups, Step};
 
@@ -18,7 +18,8 @@ const STEPS_PER_FUNCTION: usize = 120;
 
 /// `src/ENTRY/steps.rs`. `kernels` names the kernels' index constants.
 pub(crate) fn steps_file(entry: &Entry, kernels: &[Ident]) -> TokenStream {
-    let mut emitter = Emitter { entry, kernels, unique: Unique::default(), items: Vec::new(), calls: Vec::new() };
+    let (unique, types) = (Unique::default(), Unique::default());
+    let mut emitter = Emitter { entry, kernels, unique, types, items: Vec::new(), calls: Vec::new() };
     emitter.unique.take("record".to_string());
     emitter.emit();
     let Emitter { items, calls, .. } = emitter;
@@ -79,6 +80,7 @@ struct Emitter<'a> {
     entry: &'a Entry,
     kernels: &'a [Ident],
     unique: Unique,
+    types: Unique,
     items: Vec<TokenStream>,
     /// Statements of `record`.
     calls: Vec<TokenStream>,
@@ -132,7 +134,8 @@ impl Emitter<'_> {
     fn block(&mut self, block: &Block) -> BlockTable {
         let first = block.starts[0]..block.starts[0] + block.len;
         let name = self.unique.take(self.name_of("block", first.clone()));
-        let table = BlockTable::new(&self.entry.steps, block, &name);
+        let row = self.types.take_type(camel(&name));
+        let table = BlockTable::new(&self.entry.steps, block, &name, &row);
         self.items.push(table.items(&self.entry.steps, block, &self.describe(first.clone())));
         let parts: Vec<Range<usize>> = split(first.clone()).collect();
         if let [_] = parts.as_slice() {

@@ -228,3 +228,26 @@ fn conversions_to_words_and_back_are_exact() {
     std::fs::write(&path, text).expect("the folder is writable");
     cargo(&dir, &["test", "--lib"]);
 }
+
+#[test]
+fn generated_sizes_are_those_of_the_plan() {
+    let plan = rich_plan();
+    let entry = &plan.entries[1];
+    let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
+    let (_keep, dir) = written(&plan, &Options { runtime: RuntimeSource::Path(runtime) });
+    let mut cases = String::new();
+    for (s0, position, unused) in [(1, 0, 2), (2, 4096, 3), (7, 1, 2), (99, 13, 3), (100, 4095, 2)] {
+        let words = entry.table_words(&[s0, position, unused]).expect("the sizes are in range");
+        let sizes = format!("StepSizes {{ s0: {s0}, position: {position}, unused: {unused} }}");
+        cases += &format!("assert_eq!({sizes}.table().expect(\"in range\"), {words:?});\n");
+    }
+    for (s0, position, unused) in [(0, 0, 2), (101, 0, 2), (1, 4097, 2), (1, 0, 1), (1, 0, 4)] {
+        let sizes = format!("StepSizes {{ s0: {s0}, position: {position}, unused: {unused} }}");
+        cases += &format!("assert!(matches!({sizes}.table(), Err(Error::Argument {{ .. }})));\n");
+    }
+    let path = dir.join("src/step.rs");
+    let tests = format!("#[cfg(test)]\nmod tests {{\n use super::*;\n #[test]\n fn table() {{ {cases} }}\n}}\n");
+    let text = std::fs::read_to_string(&path).expect("the entry point has a file") + &tests;
+    std::fs::write(&path, text).expect("the folder is writable");
+    cargo(&dir, &["test", "--lib"]);
+}

@@ -21,7 +21,8 @@ fn faults(plan: &Plan) -> Vec<Fault> {
 }
 
 fn sizes() -> impl Strategy<Value = Size> {
-    let leaf = prop_oneof![any::<i64>().prop_map(Size::Const), (0u16..3).prop_map(Size::Symbol)];
+    let constant = prop_oneof![any::<i64>(), -3i64..4];
+    let leaf = prop_oneof![constant.prop_map(Size::Const), (0u16..3).prop_map(Size::Symbol)];
     leaf.prop_recursive(4, 24, 3, |sub| {
         let two = (sub.clone(), sub.clone()).prop_map(|(a, b)| (Box::new(a), Box::new(b)));
         prop_oneof![
@@ -89,6 +90,13 @@ proptest! {
         let text = plan.to_text();
         let parsed = Plan::parse(&text, &files(&plan)).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
         prop_assert_eq!(parsed, plan);
+    }
+
+    #[test]
+    fn simplified_sizes_have_the_same_value(size in sizes(), symbols in prop::collection::vec(-50i64..50, 3)) {
+        if let Ok(value) = size.eval(&symbols) {
+            prop_assert_eq!(size.simplified().eval(&symbols), Ok(value), "{:?}", size.simplified());
+        }
     }
 
     #[test]
