@@ -226,7 +226,8 @@ impl Walk {
         for (i, acc) in group.zip(&accumulators) {
             let (state, after) = rest.split_at(acc.width());
             rest = after;
-            let state = self.meet(cx, acc, state.to_vec());
+            let state = acc.settle(&mut cx.asm, state);
+            let state = self.meet(cx, acc, state);
             cx.bind_arg(i, acc.result(&state));
         }
     }

@@ -66,7 +66,9 @@ pub fn build(spec: &ScanSpec, form: InterfaceForm) -> Result<Kernel, BuildError>
     cx.loop_n(len, &initial, |cx, i, carried| {
         cx.bind_axis(spec.outer.len(), i);
         let next = step(cx, spec, &acc, carried, i);
-        for (k, &v) in next.iter().enumerate() {
+        let (state, position) = next.split_at(acc.width());
+        let running = acc.settle(&mut cx.asm, state);
+        for (k, &v) in running.iter().chain(position).enumerate() {
             cx.bind_arg(k, v);
         }
         cx.stores(&spec.stores);
@@ -83,10 +85,11 @@ fn roots(spec: &ScanSpec) -> Vec<ExprId> {
 
 fn step(cx: &mut Emit<'_>, spec: &ScanSpec, acc: &Accumulator, carried: &[Id], position: Id) -> Vec<Id> {
     let value = cx.eval(spec.value);
-    let mut next = acc.step(&mut cx.asm, &carried[..1], value, position);
+    let (state, last_position) = carried.split_at(acc.width());
+    let mut next = acc.step(&mut cx.asm, state, value, position);
     if has_position(spec) {
         let takes = takes(cx, spec, value, carried[0]);
-        next.push(cx.asm.select(takes, position, carried[1]));
+        next.push(cx.asm.select(takes, position, last_position[0]));
     }
     next
 }
@@ -117,19 +120,21 @@ fn check(spec: &ScanSpec) -> Result<(), BuildError> {
     check.stores(Scope { what: "scan", axes: &axes, args: &args }, &spec.stores)
 }
 
-/// The plainest form, in the value's own type: every running result is rounded, as the kernel's is.
+/// The plainest form. Float sums and products run in f64.
 pub(crate) fn reference(spec: &ScanSpec, memory: &mut Memory) {
     let (outer, len) = (memory.extents(&spec.outer), memory.extent(spec.len));
     let tape = Tape::new(&spec.exprs, &[spec.value]);
     let stores = StoreTape::new(&spec.exprs, &spec.stores);
     let (mut values, mut writer) = (tape.runner(), stores.runner());
     for_each_point(&outer, &mut vec![], &mut |axes| {
-        let mut acc = identity(spec.combine, spec.exprs.ty(spec.value));
+        let ty = spec.exprs.ty(spec.value);
+        let wide = if ty == Ty::F32 { Ty::F64 } else { ty };
+        let mut acc = identity(spec.combine, wide);
         let mut position = 0;
         for i in 0..len as i32 {
             axes.push(i);
             values.run(&Point { memory, axes, args: &[] });
-            let value = values.get(0);
+            let value = values.get(0).cast(wide);
             let nan = value.to_f64().is_nan();
             let reaches = match spec.combine {
                 Combine::Max => value.to_f64() >= acc.to_f64(),
@@ -139,7 +144,7 @@ pub(crate) fn reference(spec: &ScanSpec, memory: &mut Memory) {
                 position = i;
             }
             acc = combine(spec.combine, acc, value);
-            stores.run(&mut writer, memory, axes, &[acc, Value::I32(position)]);
+            stores.run(&mut writer, memory, axes, &[acc.cast(ty), Value::I32(position)]);
             axes.pop();
         }
     });

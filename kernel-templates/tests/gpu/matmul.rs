@@ -120,6 +120,8 @@ fn products_of_any_shape_match_in_every_staging() {
         problem(1, 5, 3, &[0]),
         problem(0, 5, 3, &[4]),
         problem(1, 40, 8, &[]),
+        problem(1, 9, 40, &[131]),
+        problem(1, 4, 16, &[3, 200]),
     ];
     for p in problems {
         for transposed in [false, true] {

@@ -183,6 +183,42 @@ fn the_first_of_equal_extremes_and_the_first_nan_win() {
 }
 
 #[test]
+fn long_sums_keep_their_digits_and_infinite_ones_stay_infinite() {
+    let Some(gpu) = gpu("long sums") else { return };
+    let (rows, len) = (Extent::Const(3), 20_000);
+    for (threads_per_row, wg) in [(1, 8), (64, 64)] {
+        let mut e = Exprs::new();
+        let index = row_major(&mut e, &[(0, rows), (1, Extent::Const(len))]);
+        let value = e.load(0, DType::F32, vec![index]);
+        let (row, stored) = (e.axis(0), e.arg(0, Ty::F32));
+        let operands = vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+        let sizes = [3 * len as usize, 3];
+        let mut buffers: Vec<_> = operands.iter().zip(sizes).map(|(o, n)| Random(6).buffer(o, n)).collect();
+        for i in 0..len as usize {
+            // All of one sign: a plain sum loses digits, and nothing cancels.
+            buffers[0].store(i, Value::F32(1.0 + (i % 7) as f32 * 0.013));
+        }
+        buffers[0].store(len as usize + 5, Value::F32(f32::INFINITY));
+        buffers[0].store(2 * len as usize + 5, Value::F32(3e38));
+        buffers[0].store(2 * len as usize + 6, Value::F32(3e38));
+        let spec = KernelSpec::Row(RowSpec {
+            interface: interface(operands, false),
+            exprs: e,
+            outer: vec![rows],
+            inner: vec![Extent::Const(len)],
+            stages: vec![Stage { combine: Combine::Sum, value }],
+            row_stores: vec![Store { operand: 1, index: row, value: stored, guard: None }],
+            element_stores: vec![],
+            threads_per_row,
+            wg,
+        });
+        let memory = Memory { operands: buffers, symbols: vec![] };
+        let close = Tolerance { relative: 2e-7, absolute: 0.0 };
+        assert!(check(&gpu, &format!("sums by {threads_per_row}"), &spec, &memory, close), "f32 is everywhere");
+    }
+}
+
+#[test]
 fn softmax_and_layer_norm_are_rows_of_stages() {
     let Some(gpu) = gpu("softmax") else { return };
     for (outer, inner) in [(vec![Extent::Const(7)], 33), (vec![Extent::Sym(0), Extent::Const(5)], 200)] {

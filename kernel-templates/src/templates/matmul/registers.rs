@@ -13,6 +13,7 @@
 use super::{K, M, N, find_tile, is_covered, positions, start, store_tile, tile_grid, zero};
 use crate::asm::Id;
 use crate::check::{BuildError, shape};
+use crate::dtype::Ty;
 use crate::emit_expr::{Emit, Kept};
 use crate::expr::ExprId;
 use crate::spec::{Extent, InterfaceForm, Kernel, MatmulSpec};
@@ -24,6 +25,9 @@ const MAX_OUTPUTS: u32 = 64;
 /// Instructions laid out in one iteration of the innermost loop, about: more is slow to compile, and small problems do not earn that back.
 const LAID_OUT: u32 = 256;
 const LAID_OUT_SMALL: u32 = 64;
+
+/// Steps of the innermost loop that are summed on their own before they join the f32 sum of all.
+const BLOCK: u32 = 128;
 
 /// Products below which a problem is small.
 const SMALL: u64 = 1 << 20;
@@ -121,15 +125,48 @@ fn nest(cx: &mut Emit<'_>, spec: &MatmulSpec, order: &[usize], rows: &[Kept], co
     let step_cost = (rows.len() * cols.len() + 2 * (rows.len() + cols.len())) as u32;
     let fits = |&u: &u32| is_covered(extent, u) && u * step_cost <= budget;
     let unroll = if inner.is_empty() { UNROLLS.into_iter().find(fits).unwrap_or(1) } else { 1 };
-    let (zero, count, step) = (cx.asm.u32(0), cx.extent(extent), cx.asm.u32(unroll));
-    cx.loop_step((zero, count, step), acc, |cx, i, acc| {
-        (0..unroll).fold(acc.to_vec(), |acc, u| {
+    let (zero, count) = (cx.asm.u32(0), cx.extent(extent));
+    let mut step = |cx: &mut Emit<'_>, at: Id, acc: &[Id]| {
+        cx.scope(|cx| {
+            cx.bind_axis(K + axis, at);
+            nest(cx, spec, inner, &rows, &cols, acc)
+        })
+    };
+    let sums_in_blocks = inner.is_empty() && spec.acc == Ty::F32;
+    if !sums_in_blocks {
+        return laid_out(cx, (zero, count), unroll, acc, &mut step);
+    }
+    let block = if BLOCK.is_multiple_of(unroll) { BLOCK } else { BLOCK * unroll };
+    if matches!(extent, Extent::Const(n) if n <= block) {
+        return block_sum(cx, (zero, count), unroll, acc, &mut step);
+    }
+    let block = cx.asm.u32(block);
+    cx.loop_step((zero, count, block), acc, |cx, first, acc| {
+        let end = cx.asm.iadd(first, block);
+        let inside = cx.asm.ult(end, count);
+        let end = cx.asm.select(inside, end, count);
+        block_sum(cx, (first, end), unroll, acc, &mut step)
+    })
+}
+
+/// What a loop does at one index: `(index, carried) → carried`.
+type Step<'b> = dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id> + 'b;
+
+/// `acc` plus the sum over a range that starts from zero: sums of sums lose far less than one long sum.
+fn block_sum(cx: &mut Emit<'_>, range: (Id, Id), unroll: u32, acc: &[Id], step: &mut Step<'_>) -> Vec<Id> {
+    let zero = cx.asm.f32(0.0);
+    let sums = laid_out(cx, range, unroll, &vec![zero; acc.len()], step);
+    acc.iter().zip(sums).map(|(&acc, sum)| cx.asm.fadd(acc, sum)).collect()
+}
+
+/// A loop over a range, `unroll` steps laid out in each turn.
+fn laid_out(cx: &mut Emit<'_>, (start, end): (Id, Id), unroll: u32, initial: &[Id], step: &mut Step<'_>) -> Vec<Id> {
+    let by = cx.asm.u32(unroll);
+    cx.loop_step((start, end, by), initial, |cx, i, carried| {
+        (0..unroll).fold(carried.to_vec(), |carried, u| {
             let u = cx.asm.u32(u);
             let at = cx.asm.iadd(i, u);
-            cx.scope(|cx| {
-                cx.bind_axis(K + axis, at);
-                nest(cx, spec, inner, &rows, &cols, &acc)
-            })
+            step(cx, at, &carried)
         })
     })
 }

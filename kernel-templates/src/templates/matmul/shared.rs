@@ -18,6 +18,7 @@ use super::{K, M, N, find_tile, is_covered, positions, start, store_tile, tile_g
 use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, shape};
 use crate::contiguity::is_consecutive;
+use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::ExprId;
 use crate::spec::{Extent, InterfaceForm, Kernel, MatmulSpec, Staging};
@@ -25,6 +26,9 @@ use crate::templates::kernel;
 
 /// Most outputs of an invocation.
 const MAX_OUTPUTS: u32 = 64;
+
+/// Most accumulators that are kept twice.
+const MAX_APART: usize = 32;
 
 /// Words between rows of a shared tile beyond its width, against bank conflicts of the transposing stores.
 const PAD: u32 = 1;
@@ -142,7 +146,14 @@ fn k_tiles(
         cx.asm.barrier();
         let next_offset = cx.asm.iadd(offset, step);
         let next = load_tiles(cx, spec, s, sides, local, next_offset, total);
-        let mut values = multiply(cx, s, sides, (thread_m, thread_n), acc);
+        // A tile is summed on its own: sums of sums lose far less than one long sum. Large register tiles have no room for both.
+        let apart = spec.acc == Ty::F32 && n_acc <= MAX_APART;
+        let mut values = if apart {
+            let sums = multiply(cx, s, sides, (thread_m, thread_n), &vec![zero; n_acc]);
+            acc.iter().zip(sums).map(|(&acc, sum)| cx.asm.fadd(acc, sum)).collect()
+        } else {
+            multiply(cx, s, sides, (thread_m, thread_n), acc)
+        };
         cx.asm.barrier();
         values.extend(next);
         values
