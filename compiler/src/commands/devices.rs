@@ -13,11 +13,10 @@ pub(super) fn devices(args: &DevicesArgs, console: &mut Console<'_>) -> Result<O
     };
     match args.format {
         Format::Json => writeln!(console.out, "{}", json!(chosen))?,
-        Format::Text if args.name.is_some() => {
-            let profile = device::print_profile(&chosen[0], "the file of the same name in compiler/devices");
-            write!(console.out, "{profile}")?;
-        }
-        Format::Text => chosen.iter().try_for_each(|d| writeln!(console.out, "{}", line(d)))?,
+        Format::Text => match &args.name {
+            Some(name) => write!(console.out, "{}", device::file(name)?)?,
+            None => chosen.iter().try_for_each(|d| writeln!(console.out, "{}", line(d)))?,
+        },
     }
     Ok(Outcome::Fine)
 }

@@ -48,6 +48,16 @@ pub fn all() -> Vec<DeviceProfile> {
     FILES.iter().map(|text| toml::from_str(text).expect("bundled profiles are tested to parse")).collect()
 }
 
+/// The file of a bundled profile, with the source of each number as comments.
+///
+/// # Errors
+/// There is none of that name.
+pub fn file(name: &str) -> Result<&'static str, DeviceError> {
+    let name = find(name)?.name;
+    let at = all().iter().position(|d| d.name == name).expect("it was found");
+    Ok(FILES[at])
+}
+
 /// A bundled profile by name or alias.
 ///
 /// # Errors

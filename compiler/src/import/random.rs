@@ -33,15 +33,25 @@ fn payload(name: &str, view: &WeightView, seed: u64) -> Vec<u8> {
         name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     let mut next = move || low + (high - low) * unit(&mut state);
     match view.dtype {
-        ScalarType::F32 => (0..n).flat_map(|_| (next() as f32).to_le_bytes()).collect(),
-        ScalarType::F64 => (0..n).flat_map(|_| next().to_le_bytes()).collect(),
-        ScalarType::F16 => (0..n).flat_map(|_| f16::from_f64(next()).to_le_bytes()).collect(),
-        ScalarType::BF16 => (0..n).flat_map(|_| bf16::from_f64(next()).to_le_bytes()).collect(),
-        ScalarType::C64 => (0..2 * n).flat_map(|_| (next() as f32).to_le_bytes()).collect(),
-        ScalarType::C128 => (0..2 * n).flat_map(|_| next().to_le_bytes()).collect(),
-        ScalarType::C32 => (0..2 * n).flat_map(|_| f16::from_f64(next()).to_le_bytes()).collect(),
+        ScalarType::F32 => numbers(n, |out| out.extend((next() as f32).to_le_bytes())),
+        ScalarType::F64 => numbers(n, |out| out.extend(next().to_le_bytes())),
+        ScalarType::F16 => numbers(n, |out| out.extend(f16::from_f64(next()).to_le_bytes())),
+        ScalarType::BF16 => numbers(n, |out| out.extend(bf16::from_f64(next()).to_le_bytes())),
+        ScalarType::C64 => numbers(2 * n, |out| out.extend((next() as f32).to_le_bytes())),
+        ScalarType::C128 => numbers(2 * n, |out| out.extend(next().to_le_bytes())),
+        ScalarType::C32 => numbers(2 * n, |out| out.extend(f16::from_f64(next()).to_le_bytes())),
         _ => vec![0; n * view.dtype.size_bytes() as usize],
     }
+}
+
+fn numbers(n: usize, mut push: impl FnMut(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![];
+    push(&mut out);
+    let size = out.len();
+    out.clear();
+    out.reserve_exact(n * size);
+    (0..n).for_each(|_| push(&mut out));
+    out
 }
 
 fn bounds(name: &str, sizes: &[i64]) -> (f64, f64) {

@@ -111,6 +111,12 @@ impl FileReport {
         self.outputs.iter().filter_map(|o| o.figures).map(|f| f.worst).fold(0.0, f64::max)
     }
 
+    /// Largest ratio of the rms errors, ours over PyTorch's, of the outputs that PyTorch does not get exactly.
+    pub fn rms_ratio(&self) -> f64 {
+        let inexact = self.outputs.iter().filter_map(|o| o.figures).filter(|f| f.reference_rms > 0.0);
+        inexact.map(|f| f.rms / f.reference_rms).fold(0.0, f64::max)
+    }
+
     /// The report as JSON.
     pub fn to_json(&self) -> Value {
         let (status, reasons) = match &self.status {
@@ -150,10 +156,11 @@ impl fmt::Display for FileReport {
         match &self.status {
             Status::Pass => write!(
                 f,
-                "pass         {name}: {} dispatches of {} kernels, worst {:.2} × tolerance, arena {} bytes, {:.1} s",
+                "pass         {name}: {} dispatches of {} kernels, worst {:.2} × tolerance, rms {:.2} × PyTorch's, arena {} bytes, {:.1} s",
                 self.dispatches,
                 self.kernels,
                 self.worst(),
+                self.rms_ratio(),
                 self.arena_bytes,
                 self.seconds
             )?,

@@ -1,0 +1,159 @@
+//! The `jvc` binary: output, exit codes, and crates that do not depend on where they are written. No GPU is needed.
+
+#[path = "import/archives.rs"]
+#[expect(dead_code, reason = "the import tests use the rest")]
+mod archives;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn jvc(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_jvc")).args(args).output().expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn place(folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, archives::fixture(name)).expect("writable");
+    path
+}
+
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(at) = open.pop() {
+        for entry in std::fs::read_dir(at).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(folder).expect("below it").display().to_string();
+                out.insert(name, std::fs::read(&path).expect("readable"));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn devices_are_listed_and_printed_as_profiles() {
+    let list = jvc(&["devices"]);
+    assert_eq!(list.status.code(), Some(0));
+    assert!(stdout(&list).lines().any(|l| l.starts_with("rtx4000-ada") && l.contains("rtx4000")), "{}", stdout(&list));
+    let one = stdout(&jvc(&["devices", "swiftshader"]));
+    let profile: jvc::device::DeviceProfile = toml::from_str(&one).expect("a profile");
+    assert_eq!(profile, jvc::device::find("swiftshader").expect("bundled"));
+    assert!(one.contains("# maxComputeWorkGroupInvocations"), "numbers keep their sources");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&jvc(&["devices", "--format", "json"]))).expect("JSON");
+    assert_eq!(json.as_array().map(Vec::len), Some(jvc::device::all().len()));
+}
+
+#[test]
+fn misuse_is_exit_code_2_and_says_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let program = place(dir.path(), "small_2.11.0.pt2");
+    let program = program.to_str().expect("UTF-8");
+    for (args, word) in [
+        (vec!["compile", program, "--device", "rtx9999"], "rtx9999"),
+        (vec!["compile", "gone.pt2", "--device", "h200"], "gone.pt2"),
+        (vec!["compile", program], "--device"),
+        (vec!["compile", program, "--device", "h200", "--set", "s77"], "SYMBOL=N"),
+        (vec!["devices", "rtx9999"], "rtx9999"),
+        (vec!["frobnicate"], "frobnicate"),
+    ] {
+        let output = jvc(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{args:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_program_is_exit_code_1() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let broken = dir.path().join("broken.pt2");
+    std::fs::write(&broken, "PK but no archive").expect("writable");
+    let output = jvc(&["compile", broken.to_str().expect("UTF-8"), "--device", "h200"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let scan = place(dir.path(), "scan.pt2");
+    let scan = scan.to_str().expect("UTF-8");
+    let output = jvc(&["compile", scan, "--device", "h200"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("E0101") && text.contains("higher_order.scan"), "{text}");
+    let output = jvc(&["compile", scan, "--device", "h200", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!(json["diagnostics"][0]["code"], "E0101");
+}
+
+#[test]
+fn operators_of_a_program_are_counted_and_missing_ones_are_a_finding() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let small = place(dir.path(), "small_2.11.0.pt2");
+    let output = jvc(&["ops", small.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    assert!(stdout(&output).contains("2 × aten.linear.default"), "{}", stdout(&output));
+    let scan = place(dir.path(), "scan.pt2");
+    let output = jvc(&["ops", scan.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("missing"), "{}", stdout(&output));
+    let all = stdout(&jvc(&["ops"]));
+    assert!(all.lines().any(|l| l == "aten.conv2d.default"));
+}
+
+#[test]
+fn a_crate_is_the_same_wherever_it_is_written() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let mut crates = vec![];
+    for folder in ["one", "deeper/two"] {
+        let home = dir.path().join(folder);
+        std::fs::create_dir_all(&home).expect("writable");
+        place(&home, "small_2.11.0.pt2");
+        let output = Command::new(env!("CARGO_BIN_EXE_jvc"))
+            .args(["compile", "small_2.11.0.pt2", "--device", "lavapipe", "--name", "small", "--out", "crate"])
+            .current_dir(&home)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        crates.push(files(&home.join("crate")));
+    }
+    assert_eq!(crates[0].keys().collect::<Vec<_>>(), crates[1].keys().collect::<Vec<_>>());
+    for (name, bytes) in &crates[0] {
+        assert!(*bytes == crates[1][name], "{name} differs");
+    }
+    let has = |suffix: &str| crates[0].keys().any(|n| n.ends_with(suffix));
+    assert!(
+        has("Cargo.toml") && has(".spv") && has(".spvasm") && has("plan.txt") && has(".jvcw"),
+        "{:?}",
+        crates[0].keys()
+    );
+    assert!(crates[0].keys().all(|n| !n.ends_with("build.rs")), "no build script");
+}
+
+#[test]
+fn stages_print_their_text_form() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let small = place(dir.path(), "small_2.11.0.pt2");
+    let small = small.to_str().expect("UTF-8");
+    for (stage, word) in
+        [("program", "aten.linear.default"), ("graph", "matmul"), ("kernels", "map"), ("plan", "dispatch")]
+    {
+        let output = jvc(&["compile", small, "--device", "lavapipe", "--emit", stage]);
+        assert_eq!(output.status.code(), Some(0), "{stage}: {}", stderr(&output));
+        assert!(stdout(&output).contains(word), "{stage}: {}", stdout(&output));
+    }
+    let explained = jvc(&["explain", small, "--device", "h200"]);
+    assert!(
+        stdout(&explained).contains("## memory") && stdout(&explained).contains("## kernels"),
+        "{}",
+        stderr(&explained)
+    );
+}
