@@ -11,6 +11,7 @@ pub mod templates;
 mod asm;
 mod build;
 mod check;
+mod compact;
 mod contiguity;
 mod emit_expr;
 mod interval;

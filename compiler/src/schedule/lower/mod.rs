@@ -116,7 +116,7 @@ fn one(
     let bytes = cx.uses.iter().map(|u| super::place_bytes(input.graph, input.device, *u) as f64).sum();
     let cost = Cost { flops: lowered.flops, bytes };
     let uses = cx.uses;
-    Ok(vec![Draft { spec: lowered.spec, uses, result: group.result, nodes, cost, slow: lowered.slow }])
+    Ok(vec![Draft { spec: lowered.spec.compacted(), uses, result: group.result, nodes, cost, slow: lowered.slow }])
 }
 
 fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Lowered, Diagnostic> {
