@@ -2,6 +2,7 @@
 
 use super::alias::{Group, Tracked};
 use super::body::BodyBuilder;
+use super::promote::converted;
 use super::{Val, bad_argument, unsupported_dtype};
 use crate::ir::infer::InferError;
 use crate::ir::op::{Literal, Op};
@@ -354,15 +355,14 @@ impl Cx {
         })
     }
 
-    /// A conversion, rounding to half types and wrapping to small integers.
+    /// A conversion, rounding to half types and wrapping to small integers. What leaves a half type is rounded to it first: the source may
+    /// be fused with what computed it in f32, and PyTorch converts the stored value.
     pub fn cast(&mut self, x: ValueId, dtype: DType) -> Built {
-        if self.tensor_dtype(x) == dtype {
+        let from = self.tensor_dtype(x);
+        if from == dtype {
             return Ok(x);
         }
-        self.map_n(&[x], dtype, |b, a| {
-            let narrow = b.cast(dtype.ty(), a[0]);
-            b.round_to(dtype, narrow)
-        })
+        self.map_n(&[x], dtype, |b, a| converted(b, a[0], from, dtype))
     }
 
     /// Reduces dimensions, keeping them as size 1 or not.

@@ -49,6 +49,14 @@ fn row_products(cx: &mut Cx, a: ValueId, b: ValueId, dtype: DType) -> Built {
     cx.cast(sum, dtype)
 }
 
+/// Half types as f32. A product that something is added to is computed and summed in f32 and rounded once, as PyTorch does it.
+fn widened(cx: &mut Cx, v: ValueId) -> Built {
+    match cx.tensor_dtype(v) {
+        DType::F16 | DType::BF16 => cx.cast(v, DType::F32),
+        _ => Ok(v),
+    }
+}
+
 /// The last two dimensions swapped.
 pub(super) fn transposed(cx: &mut Cx, v: ValueId) -> Built {
     let rank = cx.rank(v);
@@ -148,10 +156,16 @@ pub(super) fn linear_values(cx: &mut Cx, x: ValueId, weight: ValueId, bias: Opti
     let rows = lead.iter().fold(Dim::from(1), |p, d| &p * d);
     let x2 = cx.reshape(x, vec![rows, k[0].clone()])?;
     let wt = transposed(cx, weight)?;
-    let mut y = multiply(cx, x2, wt)?;
-    if let Some(bias) = bias {
-        y = cx.add_values(y, bias)?;
-    }
+    let y = match bias {
+        None => multiply(cx, x2, wt)?,
+        Some(bias) => {
+            let dtype = cx.tensor_dtype(x);
+            let (x2, wt, bias) = (widened(cx, x2)?, widened(cx, wt)?, widened(cx, bias)?);
+            let product = multiply(cx, x2, wt)?;
+            let sum = cx.add_values(product, bias)?;
+            cx.cast(sum, dtype)?
+        }
+    };
     let out = lead.iter().chain([&cx.shape(weight)[0]]).cloned().collect();
     cx.reshape(y, out)
 }
@@ -165,6 +179,7 @@ fn linear(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 /// `beta · c + alpha · product`; with beta 0 the addend is ignored, NaN or not, as PyTorch does.
 fn scaled_sum(cx: &mut Cx, call: &Call<'_>, addend: ValueId, product: ValueId) -> Result<Vec<Val>, Diagnostic> {
     let (beta, alpha) = (call.float("beta")?, call.float("alpha")?);
+    let (out, addend) = (cx.tensor_dtype(addend), widened(cx, addend)?);
     let dtype = cx.tensor_dtype(product);
     let scaled = if alpha == 1.0 { product } else { cx.scale(product, alpha)? };
     let y = if beta == 0.0 {
@@ -176,23 +191,26 @@ fn scaled_sum(cx: &mut Cx, call: &Call<'_>, addend: ValueId, product: ValueId) -
             p.add(x, c)
         })?
     };
-    Ok(vec![Val::Tensor(y)])
+    Ok(vec![Val::Tensor(cx.cast(y, out)?)])
 }
 
 fn addmm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (c, a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "mat1")?, call.tensor(cx, "mat2")?);
+    let (a, b) = (widened(cx, a)?, widened(cx, b)?);
     let product = multiply(cx, a, b)?;
     scaled_sum(cx, call, c, product)
 }
 
 fn addmv(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (c, a, v) = (call.tensor(cx, "self")?, call.tensor(cx, "mat")?, call.tensor(cx, "vec")?);
+    let (a, v) = (widened(cx, a)?, widened(cx, v)?);
     let product = matmul_values(cx, a, v)?;
     scaled_sum(cx, call, c, product)
 }
 
 fn baddbmm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (c, a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "batch1")?, call.tensor(cx, "batch2")?);
+    let (a, b) = (widened(cx, a)?, widened(cx, b)?);
     let product = multiply(cx, a, b)?;
     scaled_sum(cx, call, c, product)
 }
@@ -205,6 +223,7 @@ fn addbmm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let a = cx.permute(a, &[1, 0, 2])?;
     let a = cx.reshape(a, vec![shape_a[1].clone(), inner.clone()])?;
     let b = cx.reshape(b, vec![inner, shape_b[2].clone()])?;
+    let (a, b) = (widened(cx, a)?, widened(cx, b)?);
     let product = multiply(cx, a, b)?;
     scaled_sum(cx, call, c, product)
 }

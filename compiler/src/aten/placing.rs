@@ -200,6 +200,9 @@ fn nonzero_static(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let x = c.tensor(cx, "self")?;
     let (size, fill) = (c.int("size")?, c.int("fill_value")?);
     let shape = cx.shape(x);
+    if shape.is_empty() {
+        return Ok(vec![cx.full_int(vec![Dim::from(size), Dim::from(0)], DType::I64, 0)?.into()]);
+    }
     let n = cx.ty(x).n_elems();
     let flat = cx.reshape(x, vec![n.clone()])?;
     let set = cx.map_n(&[flat], DType::I64, |b, a| {
@@ -222,9 +225,6 @@ fn nonzero_static(cx: &mut Cx, c: &Call<'_>) -> Vals {
     for d in shape.iter().rev() {
         columns.insert(0, coordinate(cx, found, &after, d, fill)?);
         after = &after * d;
-    }
-    if columns.is_empty() {
-        return Ok(vec![cx.full(vec![Dim::from(size), Dim::from(0)], DType::I64, 0.0)?.into()]);
     }
     Ok(vec![cx.stack(&columns, 1)?.into()])
 }

@@ -135,11 +135,14 @@ pub(super) fn pointwise(
     })
 }
 
-/// An element of one type as one of another, rounded where the type is narrower.
+/// An element of one type as one of another: rounded to the source where that is a half type (its value may come straight from the f32
+/// computation), and to the target where that is narrower.
 pub(super) fn converted(b: &mut BodyBuilder, x: ExprId, from: DType, to: DType) -> ExprId {
     if from == to {
         return x;
     }
+    let half = matches!(from, DType::F16 | DType::BF16);
+    let x = if half { b.round_to(from, x) } else { x };
     let x = b.cast(to.ty(), x);
     b.round_to(to, x)
 }

@@ -222,9 +222,8 @@ impl<'a> Ctx<'a> {
                 Expr::Binary(op, ..) => self.ix.bin(*op, ops[0], ops[1]),
                 Expr::Select(..) => self.ix.select(ops[0], ops[1], ops[2]),
                 Expr::Cast(ty, _) => self.cast(*ty, ops[0]),
-                other @ (Expr::Lit(_) | Expr::Round(..)) => {
-                    self.ix.exprs.add(jvc_kernels::expr::Exprs::with_operands(other, &ops))
-                }
+                Expr::Round(dtype, _) => self.round(*dtype, ops[0]),
+                lit @ Expr::Lit(_) => self.ix.exprs.add(lit.clone()),
             };
             new.insert(id, e);
         }
@@ -245,6 +244,20 @@ impl<'a> Ctx<'a> {
             return inner;
         }
         self.ix.exprs.cast(ty, a)
+    }
+
+    /// A rounding to an element type; none where the value is known to be of it.
+    fn round(&mut self, dtype: DType, a: ExprId) -> ExprId {
+        if self.holds(dtype, a) { a } else { self.ix.exprs.add(Expr::Round(dtype, a)) }
+    }
+
+    /// True for elements of such an operand, rounded values, and choices between such.
+    fn holds(&self, dtype: DType, e: ExprId) -> bool {
+        match self.ix.exprs.get(e) {
+            Expr::Load { dtype: d, .. } | Expr::Round(d, _) => *d == dtype,
+            Expr::Select(_, a, b) => self.holds(dtype, *a) && self.holds(dtype, *b),
+            _ => false,
+        }
     }
 
     /// A literal in a register type.
