@@ -122,8 +122,11 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
         false => inner.iter().map(|l| l.trim()).collect(),
     };
     let end_body = end.trim_start();
-    if is_flat && elements.iter().all(|e| e.ends_with(',') || e.starts_with("..")) {
-        let joined = elements.join(" ");
+    // The argument of a macro has no comma after it.
+    let is_macro = line.ends_with("!(") && elements.len() == 1;
+    let is_list = is_macro || elements.iter().all(|e| e.ends_with(',') || e.starts_with(".."));
+    let joined = if is_flat && is_list { Some(elements.join(" ")) } else { flatten(&inner) };
+    if let Some(joined) = joined {
         let joined = joined.trim_end_matches(',');
         let whole = format!("{line}{space}{joined}{space}{end_body}");
         if whole.len() <= WIDTH {
@@ -135,13 +138,30 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
                 return vec![format!("{left} ="), alone];
             }
         }
-        let is_short = |e: &&str| e.trim_end_matches(',').len() <= SHORT;
-        if is_use || line.ends_with('[') && elements.iter().all(is_short) {
-            let packed = pack(&elements, indent + 4);
-            return std::iter::once(line).chain(packed).chain([end]).collect();
-        }
+    }
+    let is_short = |e: &&str| e.trim_end_matches(',').len() <= SHORT;
+    if is_flat && is_list && (is_use || line.ends_with('[') && elements.iter().all(is_short)) {
+        let packed = pack(&elements, indent + 4);
+        return std::iter::once(line).chain(packed).chain([end]).collect();
     }
     std::iter::once(line).chain(inner).chain([end]).collect()
+}
+
+/// The elements of a list on one line, lists in it included; nothing where it holds statements or comments.
+fn flatten(lines: &[String]) -> Option<String> {
+    let mut flat = String::new();
+    for line in lines.iter().map(|l| l.trim()) {
+        if line.starts_with("//") || line.ends_with(';') || matches!(opens(line), Some(Opener::Block)) {
+            return None;
+        }
+        if line.starts_with([')', ']', '}']) {
+            flat.truncate(flat.trim_end_matches(',').len());
+        }
+        let is_tight = flat.is_empty() || flat.ends_with(['(', '[']) || line.starts_with([')', ']']);
+        flat.push_str(if is_tight { "" } else { " " });
+        flat.push_str(line);
+    }
+    Some(flat)
 }
 
 /// Fills lines with elements.

@@ -31,7 +31,7 @@ pub(crate) fn rich_plan() -> Plan {
         bytes: 4096,
     };
     let mut kernels = vec![
-        kernel("matmul-16x16", vec![0, 1, 0]),
+        kernel("matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27", vec![0, 1, 0]),
         kernel("map.relu", vec![0, 0]),
         kernel("copy", vec![0, 1]),
         kernel("step", vec![0, 1, 2]),

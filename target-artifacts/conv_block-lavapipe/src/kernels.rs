@@ -6,9 +6,7 @@ use jvc_runtime::{KernelDesc, Spirv};
 pub(crate) static KERNELS: [KernelDesc<'static>; 4] = [
     kernel(
         "matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27",
-        include_bytes!(
-            "../kernels/matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27.spv"
-        ),
+        include_bytes!("../kernels/matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27.spv"),
         3,
         4,
         0,
@@ -22,9 +20,7 @@ pub(crate) static KERNELS: [KernelDesc<'static>; 4] = [
     ),
     kernel(
         "matmul_1x63x8_8_1_1_f32_registers_8x1_f32_121da288",
-        include_bytes!(
-            "../kernels/matmul_1x63x8_8_1_1_f32_registers_8x1_f32_121da288.spv"
-        ),
+        include_bytes!("../kernels/matmul_1x63x8_8_1_1_f32_registers_8x1_f32_121da288.spv"),
         3,
         6,
         0,

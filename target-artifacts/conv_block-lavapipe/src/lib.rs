@@ -88,11 +88,7 @@ impl ConvBlock {
         &self,
         options: &SessionOptions,
     ) -> Result<conv_block::ConvBlockSession, Error> {
-        Ok(
-            conv_block::ConvBlockSession::new(
-                self.model.session_with(&conv_block::ENTRY, options)?,
-            ),
-        )
+        Ok(conv_block::ConvBlockSession::new(self.model.session_with(&conv_block::ENTRY, options)?))
     }
 
     /// The runtime's model.
