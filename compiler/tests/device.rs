@@ -201,6 +201,28 @@ fn every_element_type_passes_through() {
 }
 
 #[test]
+fn a_division_by_a_literal_zero_is_infinite() {
+    let mut c = Case::new();
+    let x = c.input(DType::F32, &[5, 4]);
+    let signs: Vec<ValueId> = [0.0, -0.0]
+        .iter()
+        .map(|&zero| {
+            c.map(&[x], |e, a| {
+                let zero = e.f32(zero);
+                let quotient = e.bin(Binary::Div, a[0], zero);
+                let infinite = e.un(Unary::IsInf, quotient);
+                let (one, none) = (e.f32(1.0), e.f32(0.0));
+                let flag = e.select(infinite, one, none);
+                let positive = e.bin(Binary::Lt, none, quotient);
+                let minus = e.un(Unary::Neg, flag);
+                e.select(positive, flag, minus)
+            })
+        })
+        .collect();
+    c.check(&signs);
+}
+
+#[test]
 fn concat_is_stored_into_by_its_parts() {
     let mut c = Case::new();
     let (a, b, x) = (c.input(DType::F32, &[4, 5]), c.input(DType::F32, &[5, 3]), c.input(DType::F32, &[4, 2]));

@@ -72,6 +72,11 @@ impl Asm {
 
     /// a / b, correctly rounded where both operand and result are of middling size.
     pub(crate) fn fdiv_rounded(&mut self, a: Id, b: Id) -> Id {
+        if let (St::F32, Some(bits)) = (self.st(a), self.const_bits(b))
+            && bits & 0x7fff_ffff == 0
+        {
+            return self.divided_by_zero(a, bits as u32);
+        }
         let quotient = self.fdiv(a, b);
         if self.st(a) == St::F64 || self.is_power_of_two(b) {
             return quotient;
@@ -80,6 +85,24 @@ impl Asm {
         let rest = self.fsub(a, high);
         let rest = self.fsub(rest, low);
         self.corrected(quotient, a, rest, b)
+    }
+
+    /// a / ±0 from its bits: an infinity with the product of the signs, NaN for zeros and NaN. Mesa folds the division by a literal zero into
+    /// something that its own later passes take for a finite number.
+    fn divided_by_zero(&mut self, a: Id, zero: u32) -> Id {
+        let bits = self.bitcast(St::U32, a);
+        let (mask, flip, infinity) = (self.u32(1 << 31), self.u32(zero), self.u32(f32::INFINITY.to_bits()));
+        let sign = self.and(bits, mask);
+        let sign = self.xor(sign, flip);
+        let signed = self.or(sign, infinity);
+        let magnitude_mask = self.u32(0x7fff_ffff);
+        let magnitude = self.and(bits, magnitude_mask);
+        let none = self.u32(0);
+        let (is_zero, is_nan) = (self.ieq(magnitude, none), self.is_nan(a));
+        let undefined = self.lor(is_zero, is_nan);
+        let nan = self.u32(f32::NAN.to_bits());
+        let result = self.select(undefined, nan, signed);
+        self.bitcast(St::F32, result)
     }
 
     /// True for f32 constants by which a division is exact.
