@@ -5,15 +5,15 @@ use jvc_runtime::{KernelDesc, Spirv};
 /// Every kernel, at the index that its constant names.
 pub(crate) static KERNELS: [KernelDesc<'static>; 4] = [
     kernel(
-        "matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27",
-        include_bytes!("../kernels/matmul_1x63x8_3_3_3_f32_registers_8x1_f32_d140bb27.spv"),
+        "matmul_1x63x8_3_3_3_f32_registers_8x1_f32_e884ee92",
+        include_bytes!("../kernels/matmul_1x63x8_3_3_3_f32_registers_8x1_f32_e884ee92.spv"),
         3,
         4,
         0,
     ),
     kernel(
-        "row_1_8_7_9_1_3_3_t1_f32_7600ba8d",
-        include_bytes!("../kernels/row_1_8_7_9_1_3_3_t1_f32_7600ba8d.spv"),
+        "row_1_8_7_9_1_3_3_t1_f32_34088bc8",
+        include_bytes!("../kernels/row_1_8_7_9_1_3_3_t1_f32_34088bc8.spv"),
         2,
         4,
         0,
@@ -34,8 +34,8 @@ pub(crate) static KERNELS: [KernelDesc<'static>; 4] = [
     ),
 ];
 
-pub(crate) const MATMUL_1X63X8_3_3_3_F32_REGISTERS_8X1_F32_D140BB27: u32 = 0;
-pub(crate) const ROW_1_8_7_9_1_3_3_T1_F32_7600BA8D: u32 = 1;
+pub(crate) const MATMUL_1X63X8_3_3_3_F32_REGISTERS_8X1_F32_E884EE92: u32 = 0;
+pub(crate) const ROW_1_8_7_9_1_3_3_T1_F32_34088BC8: u32 = 1;
 pub(crate) const MATMUL_1X63X8_8_1_1_F32_REGISTERS_8X1_F32_121DA288: u32 = 2;
 pub(crate) const ROW_1_8_7_9_T1_F32_E83FB464: u32 = 3;
 

@@ -7,7 +7,7 @@ use jvc_runtime::{Base, Groups, Recorder};
 pub(super) fn record(r: &mut Recorder<'_>) {
     r.step_label("silu");
     r.dispatch(
-        k::MATMUL_1X63X8_3_3_3_F32_REGISTERS_8X1_F32_D140BB27,
+        k::MATMUL_1X63X8_3_3_3_F32_REGISTERS_8X1_F32_E884EE92,
         &[Base::Arena(0), Base::Weights(0), Base::IoTable],
         &[0, 0, 64, 0],
         Groups::Fixed([8, 1, 1]),
@@ -15,7 +15,7 @@ pub(super) fn record(r: &mut Recorder<'_>) {
     r.barrier();
     r.step_label("relu");
     r.dispatch(
-        k::ROW_1_8_7_9_1_3_3_T1_F32_7600BA8D,
+        k::ROW_1_8_7_9_1_3_3_T1_F32_34088BC8,
         &[Base::Arena(0), Base::Weights(0)],
         &[0, 80, 112, 128],
         Groups::Fixed([8, 1, 1]),
