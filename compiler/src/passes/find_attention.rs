@@ -38,7 +38,7 @@ use super::{Cx, Pass};
 use crate::ir::op::Body;
 use crate::ir::{Dim, Graph, NodeId, Op, Shape, TensorType, ValueId};
 use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Unary};
+use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use jvc_kernels::spec::Combine;
 
 pub(super) const PASS: Pass = Pass { name: "find_attention", summary: "finds attention written out", run };
@@ -103,14 +103,15 @@ fn zero_unless(view: &View<'_>, body: &Body, inputs: &[ValueId]) -> Option<(Valu
         Expr::Arg(k, _) => Some(inputs[*k as usize]),
         _ => None,
     };
-    let (cond, negated) = match e.get(*c) {
-        Expr::Unary(Unary::Not, inner) => (arg(*inner)?, true),
-        _ => (arg(*c)?, false),
+    let (cond, inside) = match e.get(*c) {
+        Expr::Arg(..) => (arg(*c)?, false),
+        _ => {
+            let (inner, negated) = truth_test(e, *c)?;
+            (arg(inner)?, negated)
+        }
     };
-    let (cond, negated) = match not_of(view, cond) {
-        Some(inner) => (inner, !negated),
-        None => (cond, negated),
-    };
+    let (cond, outside) = truth_of(view, cond);
+    let negated = inside != outside;
     match (negated, zero(*a), zero(*b)) {
         (true, true, false) => Some((cond, arg(*b)?)),
         (false, false, true) => Some((cond, arg(*a)?)),
@@ -118,12 +119,28 @@ fn zero_unless(view: &View<'_>, body: &Body, inputs: &[ValueId]) -> Option<(Valu
     }
 }
 
-/// x of `Map(!x)`.
-fn not_of(view: &View<'_>, v: ValueId) -> Option<ValueId> {
-    let Op::Map(body) = view.op(v) else { return None };
-    let Expr::Unary(Unary::Not, a) = body.exprs.get(body.root) else { return None };
-    let Expr::Arg(k, Ty::Bool) = body.exprs.get(*a) else { return None };
-    Some(view.inputs(v)[*k as usize])
+/// `(x, negated)` of `!x`, `x == false`, `x != false` for a bool x.
+fn truth_test(e: &Exprs, id: ExprId) -> Option<(ExprId, bool)> {
+    let is_false = |id: ExprId| matches!(e.get(id), Expr::Lit(Lit::Bool(false)));
+    match e.get(id) {
+        Expr::Unary(Unary::Not, a) if e.ty(*a) == Ty::Bool => Some((*a, true)),
+        Expr::Binary(Binary::Eq, a, b) if is_false(*b) => Some((*a, true)),
+        Expr::Binary(Binary::Ne, a, b) if is_false(*b) => Some((*a, false)),
+        _ => None,
+    }
+}
+
+/// What a bool value tests, through `Map`s that only negate or convert it; and whether it is the negation.
+fn truth_of(view: &View<'_>, mut v: ValueId) -> (ValueId, bool) {
+    let mut negated = false;
+    while let Op::Map(body) = view.op(v)
+        && let Some((a, not)) = truth_test(&body.exprs, body.root)
+        && let Expr::Arg(k, Ty::Bool) = body.exprs.get(a)
+    {
+        negated ^= not;
+        v = view.inputs(v)[*k as usize];
+    }
+    (v, negated)
 }
 
 /// `any(scores ≠ −∞)` along the last dimension.
@@ -132,25 +149,14 @@ fn any_finite(view: &View<'_>, any: ValueId, scores: ValueId) -> bool {
     if *dims != [view.ty(scores).rank() - 1] {
         return false;
     }
-    let finite = view.inputs(any)[0];
-    match not_of(view, finite) {
-        Some(eq) => compares_with_minus_infinity(view, eq, scores, Binary::Eq),
-        None => {
-            compares_with_minus_infinity(view, finite, scores, Binary::Ne)
-                || negated_comparison(view, finite, scores).unwrap_or(false)
-        }
+    let (test, negated) = truth_of(view, view.inputs(any)[0]);
+    let Op::Map(body) = view.op(test) else { return false };
+    let inputs = view.inputs(test);
+    let is = |id: ExprId, op: Binary| is_comparison(view, body, id, inputs, scores, op);
+    match truth_test(&body.exprs, body.root) {
+        Some((inner, not)) => is(inner, if negated != not { Binary::Eq } else { Binary::Ne }),
+        None => is(body.root, if negated { Binary::Eq } else { Binary::Ne }),
     }
-}
-
-fn compares_with_minus_infinity(view: &View<'_>, v: ValueId, scores: ValueId, op: Binary) -> bool {
-    let Op::Map(body) = view.op(v) else { return false };
-    is_comparison(view, body, body.root, view.inputs(v), scores, op)
-}
-
-fn negated_comparison(view: &View<'_>, v: ValueId, scores: ValueId) -> Option<bool> {
-    let Op::Map(body) = view.op(v) else { return None };
-    let Expr::Unary(Unary::Not, inner) = body.exprs.get(body.root) else { return None };
-    Some(is_comparison(view, body, *inner, view.inputs(v), scores, Binary::Eq))
 }
 
 fn is_comparison(view: &View<'_>, body: &Body, id: ExprId, inputs: &[ValueId], scores: ValueId, op: Binary) -> bool {
