@@ -1,7 +1,7 @@
 //! Runs a compiled plan in memory through the runtime: what `jvc run` and `jvc verify` do. No graph is interpreted here: the plan's steps
 //! are recorded once per session, as a generated crate records them.
 
-use crate::ir::DType;
+use crate::ir::{DType, Graph};
 use crate::pipeline::Compiled;
 use crate::plan::weights::{narrow, widen};
 use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, Port, PortKind, Size, Step};
@@ -17,6 +17,37 @@ pub struct HostTensor {
     pub shape: Vec<i64>,
     /// Elements.
     pub bytes: Vec<u8>,
+}
+
+impl HostTensor {
+    /// The first `n` elements of a dimension.
+    pub fn cropped(&self, dim: usize, n: usize) -> HostTensor {
+        let sizes = |dims: &[i64]| dims.iter().product::<i64>() as usize;
+        let row = sizes(&self.shape[dim + 1..]) * self.dtype.size_bytes() as usize;
+        let old = self.shape[dim] as usize;
+        let kept = n.min(old);
+        let mut out = HostTensor { dtype: self.dtype, shape: self.shape.clone(), bytes: vec![] };
+        out.shape[dim] = kept as i64;
+        for lead in 0..sizes(&self.shape[..dim]) {
+            out.bytes.extend_from_slice(&self.bytes[lead * old * row..][..kept * row]);
+        }
+        out
+    }
+
+    /// The value of an i64 scalar.
+    fn scalar(&self) -> Option<i64> {
+        self.bytes.first_chunk::<8>().map(|b| i64::from_le_bytes(*b))
+    }
+}
+
+/// Outputs by position in the program, those whose size the data decide cut to it.
+pub fn crop_outputs(graph: &Graph, outputs: &mut [Option<HostTensor>]) {
+    for l in &graph.lengths {
+        let count = outputs[l.count].as_ref().and_then(HostTensor::scalar);
+        if let (Some(tensor), Some(n)) = (&outputs[l.output], count) {
+            outputs[l.output] = Some(tensor.cropped(l.dim, n.max(0) as usize));
+        }
+    }
 }
 
 /// What the caller gives for a port.

@@ -25,6 +25,8 @@ pub struct Cx {
     /// Bounds of the symbols.
     pub ranges: Ranges,
     pub(super) groups: Vec<Group>,
+    /// Values with a dimension whose size depends on data, as rules made them.
+    pub(super) bounded: BTreeMap<ValueId, super::bounded::Bounded>,
     pub(super) names: BTreeMap<String, Slot>,
     /// The last failed read was of a value that an earlier diagnostic explains.
     pub(super) cascade: bool,

@@ -5,7 +5,7 @@
 
 use super::cx::{Built, broadcast_shapes};
 use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
-use crate::ir::{DType, Dim, Shape, ValueId};
+use crate::ir::{Dim, Shape, ValueId};
 use jvc_kernels::expr::ExprId;
 
 /// The rules of this file.
@@ -15,11 +15,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.gather.default"], rule: gather },
     AtenOp { names: &["aten.take.default"], rule: take },
     AtenOp { names: &["aten.take_along_dim.default"], rule: take_along_dim },
-    AtenOp {
-        names: &["aten.nonzero.default", "aten.nonzero_numpy.default", "aten.where.default", "aten.argwhere.default"],
-        rule: refuse_data_dependent,
-    },
-    AtenOp { names: &["aten.masked_select.default", "aten._unique2.default"], rule: refuse_data_dependent },
+    AtenOp { names: &["aten._unique2.default"], rule: refuse_data_dependent },
     AtenOp { names: &["aten.unique_consecutive.default", "aten.unique_dim.default"], rule: refuse_data_dependent },
     AtenOp {
         names: &["aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor"],
@@ -47,7 +43,7 @@ pub(super) struct Indices {
 
 impl Indices {
     /// # Errors
-    /// When an index is a mask (its number of positions depends on data), or indices do not broadcast.
+    /// When there is no index, or indices do not broadcast.
     pub(super) fn new(cx: &Cx, mut at: Vec<Option<ValueId>>, rank: usize, target: &str) -> Result<Indices, Diagnostic> {
         at.resize(rank.max(at.len()), None);
         let given: Vec<usize> = (0..at.len()).filter(|&d| at[d].is_some()).collect();
@@ -56,11 +52,6 @@ impl Indices {
         };
         let mut joint = vec![];
         for &v in at.iter().flatten() {
-            if matches!(cx.tensor_dtype(v), DType::Bool | DType::U8) {
-                let text =
-                    format!("{target} by a mask: the size of the result depends on data, which is not supported");
-                return Err(unsupported_shape(text).with_help("use torch.where with the mask, of fixed size"));
-            }
             joint = broadcast_shapes(&joint, &cx.shape(v))?;
         }
         let side_by_side = last - first + 1 == given.len();
@@ -111,6 +102,9 @@ pub(super) fn broadcast_index(b: &mut BodyBuilder, k: usize, axes: &[ExprId]) ->
 fn index(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let x = call.value(cx, "self")?;
     let given = call.opt_tensors(cx, "indices")?;
+    if let Some((at, mask)) = super::selection::only_mask(cx, call, &given)? {
+        return Ok(vec![super::selection::select(cx, call, &x, at, mask)?]);
+    }
     let result = cx.each(&x, |cx, x| {
         let indices = Indices::new(cx, given.clone(), cx.rank(x), call.target)?;
         index_values(cx, x, &indices)

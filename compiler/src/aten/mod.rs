@@ -10,6 +10,7 @@ pub mod cx;
 pub mod schema;
 
 mod alias;
+mod bounded;
 mod check;
 mod inline;
 mod layout;
@@ -61,6 +62,7 @@ mod resample_aa;
 mod roi_align;
 mod scatter;
 mod search;
+mod selection;
 mod softmax;
 mod sort;
 mod stft;
@@ -129,6 +131,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     roi_align::OPS,
     scatter::OPS,
     search::OPS,
+    selection::OPS,
     softmax::OPS,
     sort::OPS,
     stft::OPS,

@@ -5,7 +5,7 @@
 
 use super::cx::Built;
 use super::index::{Indices, at_least_1d, flattened};
-use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::spec::{Combine, ScatterMode};
@@ -266,16 +266,8 @@ fn index_put(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let given = call.opt_tensors(cx, "indices")?;
     let accumulate = call.bool("accumulate")?;
     let values = cx.cast(values, cx.tensor_dtype(x))?;
-    let is_mask = |cx: &Cx, v: ValueId| matches!(cx.tensor_dtype(v), DType::Bool | DType::U8);
-    if given.iter().flatten().any(|&v| is_mask(cx, v)) {
-        let mut present = given.iter().enumerate().filter_map(|(d, v)| v.map(|v| (d, v)));
-        let (Some((at, mask)), None) = (present.next(), present.next()) else {
-            return Err(unsupported_attribute(format!(
-                "{}: a mask beside other indices is not supported",
-                call.target
-            )));
-        };
-        return Ok(vec![Val::Tensor(put_masked(cx, x, (at, mask), values, accumulate)?)]);
+    if let Some(masked) = super::selection::only_mask(cx, call, &given)? {
+        return Ok(vec![Val::Tensor(put_masked(cx, x, masked, values, accumulate)?)]);
     }
     let indices = Indices::new(cx, given, cx.rank(x), call.target)?;
     Ok(vec![Val::Tensor(put_indexed(cx, x, &indices, values, accumulate)?)])
@@ -339,7 +331,7 @@ fn put_masked(cx: &mut Cx, x: ValueId, (at, mask): (usize, ValueId), values: Val
 }
 
 /// How many true elements stand before each one, in row-major order.
-fn ordinals(cx: &mut Cx, mask: ValueId) -> Built {
+pub(super) fn ordinals(cx: &mut Cx, mask: ValueId) -> Built {
     let shape = cx.shape(mask);
     let flat = flattened(cx, mask)?;
     let ones = cx.cast(flat, DType::I32)?;

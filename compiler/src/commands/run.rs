@@ -85,17 +85,15 @@ fn name_outputs(
     symbols: &BTreeMap<String, i64>,
 ) -> BTreeMap<String, HostTensor> {
     let mut tensors = outputs.into_iter();
-    let mut out = BTreeMap::new();
-    for (i, (_, output)) in graph.outputs.iter().enumerate() {
-        let value = match output {
-            UserOutput::Tensor(_) => tensors.next(),
-            UserOutput::Int(dim) => dim.eval(symbols).map(verify::number),
-            UserOutput::Constant(text) => verify::constant(text),
-        };
-        if let Some(value) = value {
-            out.insert(format!("out.{i}"), value);
-        }
-    }
+    let value = |output: &UserOutput| match output {
+        UserOutput::Tensor(_) => tensors.next(),
+        UserOutput::Int(dim) => dim.eval(symbols).map(verify::number),
+        UserOutput::Constant(text) => verify::constant(text),
+    };
+    let mut values: Vec<Option<HostTensor>> = graph.outputs.iter().map(|(_, output)| output).map(value).collect();
+    crate::exec::crop_outputs(graph, &mut values);
+    let named = values.into_iter().enumerate().filter_map(|(i, v)| Some((format!("out.{i}"), v?)));
+    let mut out: BTreeMap<String, HostTensor> = named.collect();
     for ((input, _), tensor) in graph.input_updates.iter().zip(tensors) {
         out.insert(format!("updated.{input}"), tensor);
     }

@@ -73,6 +73,17 @@ pub enum UserOutput {
     Constant(String),
 }
 
+/// A dimension of an output whose size the data decide. Memory is planned at its upper bound; the elements that count stand first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputLength {
+    /// Position among the user outputs.
+    pub output: usize,
+    /// The dimension.
+    pub dim: usize,
+    /// Position of the user output, an i64 scalar, that says how many elements count.
+    pub count: usize,
+}
+
 /// A program in SSA form.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
@@ -88,6 +99,8 @@ pub struct Graph {
     pub inputs: Vec<(String, UserInput)>,
     /// User outputs in the caller's order, with names.
     pub outputs: Vec<(String, UserOutput)>,
+    /// Outputs whose size the data decide.
+    pub lengths: Vec<OutputLength>,
     /// New values of states, written at the end of a run: (checkpoint name, value).
     pub state_updates: Vec<(String, ValueId)>,
     /// User inputs that the program mutates: (input position, new value). The runtime writes them back in the caller's buffer.

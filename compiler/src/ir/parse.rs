@@ -6,7 +6,7 @@ mod ops;
 mod token;
 
 use super::dim::{Dim, Range};
-use super::graph::{Graph, Node, NodeId, Origin, UserInput, UserOutput, Value, ValueId};
+use super::graph::{Graph, Node, NodeId, Origin, OutputLength, UserInput, UserOutput, Value, ValueId};
 use super::op::{Literal, Op};
 use super::ty::{DType, TensorType};
 use std::collections::BTreeMap;
@@ -52,6 +52,7 @@ struct Draft {
     outputs: Vec<(String, OutputText)>,
     states: Vec<(String, usize)>,
     updates: Vec<(u32, usize)>,
+    lengths: Vec<OutputLength>,
 }
 
 enum OutputText {
@@ -207,6 +208,11 @@ impl Parser<'_> {
                 draft.states.push((name, self.at));
                 self.value_name()?;
             }
+            "length" => {
+                let (output, dim) = (self.index()? as usize, self.index()? as usize);
+                self.punct("=")?;
+                draft.lengths.push(OutputLength { output, dim, count: self.index()? as usize });
+            }
             "update" => {
                 let index = self.index()?;
                 self.punct("=")?;
@@ -356,6 +362,7 @@ impl Draft {
         for (name, at) in self.states {
             graph.state_updates.push((name, root(at)?));
         }
+        graph.lengths = self.lengths;
         for (index, at) in self.updates {
             graph.input_updates.push((index, root(at)?));
         }

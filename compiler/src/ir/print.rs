@@ -91,6 +91,9 @@ impl<'a> Printer<'a> {
             };
             self.line(&format!("output {name:?} = {text}"));
         }
+        for l in &g.lengths {
+            self.line(&format!("length {} {} = {}", l.output, l.dim, l.count));
+        }
         for (name, v) in &g.state_updates {
             self.line(&format!("state {name:?} = {}", value(g, *v)));
         }

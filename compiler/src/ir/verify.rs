@@ -8,13 +8,14 @@
 //! 6. Lists of dimensions are sorted and distinct; literal slices stay inside their operand; constants hold exactly their bytes.
 //! 7. Softmax, norms, variance, attention, recurrent layers and fft take floats.
 //! 8. Origins exist.
+//! 9. Sizes that the data decide are dimensions of output tensors, and their counts are i64 scalars.
 
 use super::dim::Dim;
-use super::graph::{Graph, Node, NodeId, UserInput, ValueId};
+use super::graph::{Graph, Node, NodeId, OutputLength, UserInput, UserOutput, ValueId};
 use super::infer::{InferError, check_body, infer};
 use super::op::Op;
 use super::print::{Style, print_with};
-use super::ty::TensorType;
+use super::ty::{DType, TensorType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -168,6 +169,23 @@ impl Verifier<'_> {
         }
         for v in g.roots().into_iter().filter(|v| !self.defined(*v)).collect::<Vec<_>>() {
             self.bad(None, format!("root {v} does not exist"));
+        }
+        self.lengths();
+    }
+
+    fn lengths(&mut self) {
+        let ty = |at: usize| match self.graph.outputs.get(at) {
+            Some((_, UserOutput::Tensor(v))) if self.defined(*v) => Some(self.graph.ty(*v)),
+            _ => None,
+        };
+        let fits = |l: &OutputLength| {
+            ty(l.output).is_some_and(|t| l.dim < t.rank())
+                && ty(l.count).is_some_and(|t| t.dtype == DType::I64 && t.rank() == 0)
+        };
+        let wrong: Vec<OutputLength> = self.graph.lengths.iter().copied().filter(|l| !fits(l)).collect();
+        for l in wrong {
+            let text = format!("length {} {} = {} names no dimension of an output and count", l.output, l.dim, l.count);
+            self.bad(None, text);
         }
     }
 }

@@ -286,6 +286,7 @@ fn run_set(session: &mut Session<'_>, graph: &Graph, set: &Set, repeats: u32) ->
             UserOutput::Constant(text) => constant(text),
         });
     }
+    crate::exec::crop_outputs(graph, &mut out);
     Ok(out)
 }
 

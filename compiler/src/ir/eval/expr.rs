@@ -430,21 +430,6 @@ mod tests {
     }
 
     #[test]
-    fn not_of_a_bool_is_a_bool_and_of_an_integer_its_complement() {
-        for (ty, dtype, values, want) in
-            [(Ty::Bool, DType::Bool, [0, 1], [1, 0]), (Ty::I32, DType::I32, [0, 1], [-1, -2])]
-        {
-            let mut e = Exprs::new();
-            let i = e.axis(0);
-            let x = e.load(0, dtype, vec![i]);
-            let root = e.un(Unary::Not, x);
-            let body = Body { exprs: e, root, syms: vec![] };
-            let t = Tensor::from_i64(dtype, &[2], values.to_vec());
-            assert_eq!(run(&body, &[&t], &[2], Precision::Working), Ok(Data::Int(want.to_vec())), "{ty}");
-        }
-    }
-
-    #[test]
     fn casts_saturate_and_integers_wrap() {
         let mut e = Exprs::new();
         let huge = e.add(Expr::Lit(Lit::F64(1e30f64.to_bits())));
