@@ -107,7 +107,7 @@ fn denoise_all(engine: &mut Engine, noisy: &[Vec<f32>]) -> Result<Vec<Vec<f32>>,
 /// A counter that overwrites itself, only where somebody looks.
 fn show_progress(done: usize, steps: usize) {
     let mut err = std::io::stderr();
-    if err.is_terminal() && (done % 20 == 0 || done == steps) {
+    if err.is_terminal() && (done.is_multiple_of(20) || done == steps) {
         let line = if done == steps { String::new() } else { format!("{done} of {steps} hops") };
         // A progress line that cannot be shown is no reason to stop.
         let _ = write!(err, "\r{line:<30}\r").and_then(|()| err.flush());
@@ -136,8 +136,7 @@ fn judge(args: &Args, work: &Work, enhanced: &[Vec<f32>]) -> ExitCode {
     let gain = after - before;
     say("SI-SDR", &format!("{before:.2} dB noisy, {after:.2} dB enhanced: {gain:+.2} dB"));
     match args.at_least {
-        // Written so that a gain that is no number fails too.
-        Some(least) if !(gain >= least) => {
+        Some(least) if gain.is_nan() || gain < least => {
             eprintln!("deepfilternet: the gain is below {least} dB");
             ExitCode::FAILURE
         }
