@@ -8,8 +8,8 @@ use std::fmt;
 pub struct Diagnostic {
     /// Stable code (`E0103`); `jvc ops` and the docs list them.
     pub code: Code,
-    /// Where in the user's model.
-    pub origin: Origin,
+    /// Where in the user's model. Boxed: results carry diagnostics everywhere.
+    pub origin: Box<Origin>,
     /// What is wrong, values named: `dilation=[2, 2] is not supported (only [1, 1])`.
     pub message: String,
     /// What to do about it, if anything is known.
@@ -72,7 +72,7 @@ impl Code {
 impl Diagnostic {
     /// A diagnostic without origin; the driver of the stage adds it.
     pub fn new(code: Code, message: impl Into<String>) -> Diagnostic {
-        Diagnostic { code, origin: Origin::default(), message: message.into(), help: None }
+        Diagnostic { code, origin: Box::default(), message: message.into(), help: None }
     }
 
     /// With advice.
@@ -83,7 +83,7 @@ impl Diagnostic {
 
     /// With the node that it is about.
     pub fn at(mut self, origin: &Origin) -> Diagnostic {
-        self.origin = origin.clone();
+        *self.origin = origin.clone();
         self
     }
 }

@@ -285,7 +285,7 @@ pub(super) fn in_triangle(b: &mut BodyBuilder, row: ExprId, col: ExprId, k: i64,
 /// PyTorch's list of paddings, (before, after) from the last dimension on, as one list per side.
 fn sides(pad: &[i64], rank: usize) -> Result<(Vec<i64>, Vec<i64>), Diagnostic> {
     let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
-    if pad.len() % 2 != 0 || pad.len() / 2 > rank {
+    if !pad.len().is_multiple_of(2) || pad.len() / 2 > rank {
         return Err(bad_argument(format!("padding {pad:?} for {rank} dimensions")));
     }
     for (i, p) in pad.chunks(2).enumerate() {

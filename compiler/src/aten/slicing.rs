@@ -404,10 +404,10 @@ fn slice_scatter(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let dim = c.dim_index("dim", rank)?;
     let (start, mut len, step) = bounds(cx, c, dim)?;
     let src = c.value(cx, "src")?;
-    if let Some(size) = shape_of(cx, &src)?.get(dim) {
-        if super::check::same_size(&len, size, &cx.ranges) {
-            len = size.clone();
-        }
+    if let Some(size) = shape_of(cx, &src)?.get(dim)
+        && super::check::same_size(&len, size, &cx.ranges)
+    {
+        len = size.clone();
     }
     with_source(cx, c, |cx, x, s| {
         let mut shape = cx.shape(x);

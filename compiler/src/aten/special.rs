@@ -1,4 +1,5 @@
 //! Special functions as expressions: error functions, gamma functions, Bessel functions.
+#![allow(clippy::excessive_precision, reason = "coefficients are written as published")]
 
 use super::args::Call;
 use super::body::BodyBuilder;

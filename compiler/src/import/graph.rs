@@ -359,7 +359,7 @@ struct Scope {
 
 impl Scope {
     fn define(&mut self, arg: &Arg, tensors: &BTreeMap<String, TensorMeta>) -> Read<()> {
-        for name in tensor_names(arg).iter().filter(|n| !tensors.contains_key(**n)) {
+        if let Some(name) = tensor_names(arg).iter().find(|n| !tensors.contains_key(**n)) {
             return Err(ImportError::format(&format!("tensor `{name}`"), "has no type in `tensor_values`"));
         }
         for name in defined_names(arg) {

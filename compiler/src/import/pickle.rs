@@ -290,7 +290,7 @@ impl Machine<'_> {
 
     fn extend(&mut self, items: Vec<Value>, dict: bool) -> Step<()> {
         let id = match self.stack.last() {
-            Some(Value::Dict(id)) if dict && items.len() % 2 == 0 => *id,
+            Some(Value::Dict(id)) if dict && items.len().is_multiple_of(2) => *id,
             Some(Value::List(id)) if !dict => *id,
             _ => return Err("adds items to what is no container".into()),
         };

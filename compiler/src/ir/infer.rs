@@ -325,11 +325,11 @@ fn infer_conv_transpose(
     }
     check_window(window, n - 2)?;
     let mut shape = vec![x.shape[0].clone(), &w.shape[1] * &Dim::from(groups)];
-    for i in 0..n - 2 {
+    for (i, extra) in output_padding.iter().enumerate() {
         let (s, p, d) = (window.stride[i], window.padding[i], window.dilation[i]);
         let spread = &(&x.shape[i + 2] - &Dim::from(1)) * &Dim::from(s);
         let reach = &(&w.shape[i + 2] - &Dim::from(1)) * &Dim::from(d);
-        shape.push(&(&spread + &reach) + &Dim::from(1 - 2 * p + output_padding[i]));
+        shape.push(&(&spread + &reach) + &Dim::from(1 - 2 * p + extra));
     }
     Ok(vec![TensorType::new(x.dtype, shape)])
 }

@@ -163,7 +163,7 @@ impl Verifier<'_> {
         for (i, (name, input)) in g.inputs.iter().enumerate() {
             let UserInput::Tensor(v) = input else { continue };
             let node = positions.get(&(i as u32)).map(|n| g.node(*n));
-            if !node.is_some_and(|n| n.outputs.first() == Some(v)) {
+            if node.is_none_or(|n| n.outputs.first() != Some(v)) {
                 self.bad(None, format!("user input {i} {name:?} is not its input node"));
             }
         }

@@ -220,7 +220,7 @@ impl Gen {
 
     fn attention(&mut self, v: ValueId) {
         let op = |scale| Op::Attention { scale, causal: scale > 0.5, zero_masked_rows: true, masked: false };
-        let scale = [0.5, 0.7071067811865476][self.rng.below(2)];
+        let scale = [0.5, std::f64::consts::FRAC_1_SQRT_2][self.rng.below(2)];
         self.add(op(scale), vec![v, v, v]);
     }
 

@@ -34,6 +34,10 @@ fn targets(base: &Tensor, src: &[usize], dims: &[usize], indices: &[&[i64]]) -> 
     let mut coord = vec![0usize; src.len()];
     let n: usize = src.iter().product();
     let mut out = Vec::with_capacity(n);
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "`at` numbers the source's elements; the index lists are looked up by it"
+    )]
     for at in 0..n {
         let target = |d: usize| match dims.iter().position(|&x| x == d) {
             Some(k) => indices[k][at],
