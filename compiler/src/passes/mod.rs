@@ -60,6 +60,10 @@ pub const PIPELINE: &[Pass] = &[
     inline_scalars::PASS,
     simplify_movement::PASS,
     share_equal::PASS,
+    // Core graphs spell norms and attention out with constants and movement that only now are gone.
+    find_norm::PASS,
+    find_attention::PASS,
+    simplify_movement::PASS,
     drop_dead::PASS,
 ];
 

@@ -85,18 +85,6 @@ impl Asm {
         shr = int_op ShiftRightLogical;
         /// Arithmetic shift right.
         sar = int_op ShiftRightArithmetic;
-        /// Integers equal.
-        ieq = compare IEqual;
-        /// Integers differ.
-        ine = compare INotEqual;
-        /// Signed less.
-        slt = compare SLessThan;
-        /// Signed less or equal.
-        sle = compare SLessThanEqual;
-        /// Unsigned less.
-        ult = compare ULessThan;
-        /// Unsigned less or equal.
-        ule = compare ULessThanEqual;
         /// Floats equal.
         feq = compare FOrdEqual;
         /// Floats differ; true with NaN.
@@ -282,5 +270,57 @@ impl Asm {
     pub(crate) fn words2(&mut self, low: Id, high: Id) -> Id {
         let ty = self.type_vector(St::U32, 2);
         self.push(Op::CompositeConstruct, ty, vec![Operand::IdRef(low), Operand::IdRef(high)])
+    }
+}
+
+macro_rules! integer_comparison {
+    ($($(#[$doc:meta])* $name:ident = $op:ident, words $low:ident $high:ident;)*) => { $(
+        $(#[$doc])*
+        pub(crate) fn $name(&mut self, a: Id, b: Id) -> Id {
+            if self.st(a) == St::U64 { self.compare_words(Op::$low, Op::$high, a, b) } else { self.compare(Op::$op, a, b) }
+        }
+    )* };
+}
+
+/// Comparisons of integers. Those of 64 bits go by 32-bit words: Mesa 22's lavapipe makes all of them false.
+impl Asm {
+    integer_comparison! {
+        /// Signed less.
+        slt = SLessThan, words ULessThan SLessThan;
+        /// Signed less or equal.
+        sle = SLessThanEqual, words ULessThanEqual SLessThan;
+        /// Unsigned less.
+        ult = ULessThan, words ULessThan ULessThan;
+        /// Unsigned less or equal.
+        ule = ULessThanEqual, words ULessThanEqual ULessThan;
+    }
+
+    /// Integers equal.
+    pub(crate) fn ieq(&mut self, a: Id, b: Id) -> Id {
+        if self.st(a) != St::U64 {
+            return self.compare(Op::IEqual, a, b);
+        }
+        let ((a_low, a_high), (b_low, b_high)) = (self.split64(a), self.split64(b));
+        let (low, high) = (self.compare(Op::IEqual, a_low, b_low), self.compare(Op::IEqual, a_high, b_high));
+        self.land(low, high)
+    }
+
+    /// Integers differ.
+    pub(crate) fn ine(&mut self, a: Id, b: Id) -> Id {
+        if self.st(a) != St::U64 {
+            return self.compare(Op::INotEqual, a, b);
+        }
+        let equal = self.ieq(a, b);
+        self.lnot(equal)
+    }
+
+    /// The high words decide; where they are equal, the low ones.
+    fn compare_words(&mut self, low: Op, high: Op, a: Id, b: Id) -> Id {
+        let ((a_low, a_high), (b_low, b_high)) = (self.split64(a), self.split64(b));
+        let decided = self.compare(high, a_high, b_high);
+        let same = self.compare(Op::IEqual, a_high, b_high);
+        let by_low = self.compare(low, a_low, b_low);
+        let tied = self.land(same, by_low);
+        self.lor(decided, tied)
     }
 }
