@@ -1,4 +1,5 @@
-//! Lifetimes → offsets: a pure function. Largest first, each at the lowest offset where nothing that lives with it lies.
+//! Lifetimes → offsets: a pure function. Buffers are placed one by one, each at the lowest offset where nothing that lives with it lies, in
+//! several orders; the smallest result is kept. No order is best for all programs: largest first suits encoders, by time long chains.
 
 pub mod barriers;
 
@@ -54,20 +55,66 @@ fn together(a: &Request, b: &Request) -> bool {
     a.live.0 <= b.live.1 && b.live.0 <= a.live.1
 }
 
+/// What a buffer is sorted by before placement; larger keys go first.
+const ORDERS: [fn(&Request) -> u64; 4] = [
+    |r| r.bytes,
+    |r| r.bytes.saturating_mul(u64::from(r.live.1 - r.live.0 + 1)),
+    |r| u64::from(u32::MAX - r.live.0),
+    |r| u64::from(r.live.1 - r.live.0),
+];
+
 /// Places buffers in chunks of at most `max_chunk` bytes.
 ///
 /// # Errors
 /// When one buffer alone exceeds a chunk.
 pub fn plan(requests: &[Request], max_chunk: u64) -> Result<Layout, TooLarge> {
-    let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].live.0, i));
+    let too_large = requests.iter().map(|r| aligned(r.bytes)).enumerate().find(|(_, bytes)| *bytes > max_chunk);
+    if let Some((request, bytes)) = too_large {
+        return Err(TooLarge { request, bytes, limit: max_chunk });
+    }
+    let bound = live_bytes(requests);
+    let mut best: Option<(Vec<Placement>, Vec<u64>)> = None;
+    for key in ORDERS {
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        let rank = |i: usize| (std::cmp::Reverse((key(&requests[i]), requests[i].bytes)), requests[i].live.0, i);
+        order.sort_by_key(|&i| rank(i));
+        for _ in 0..1 + repairs(requests.len()) {
+            let layout = place_in_order(requests, max_chunk, &order);
+            let top = highest(requests, &layout.0);
+            if best.as_ref().is_none_or(|b| total(&layout.1) < total(&b.1)) {
+                best = Some(layout);
+            }
+            let reached = best.as_ref().is_some_and(|b| total(&b.1) <= bound);
+            let (false, Some(top)) = (reached, top) else { break };
+            // What sticks out was placed too late to find room: it goes first.
+            order.retain(|&i| i != top);
+            order.insert(0, top);
+        }
+    }
+    let (placements, chunk_bytes) = best.expect("there is an order");
+    Ok(Layout { placements, chunk_bytes, live_bytes: bound })
+}
+
+fn total(chunks: &[u64]) -> u64 {
+    chunks.iter().sum()
+}
+
+/// How often an order is repaired: placing is quadratic, and large plans are near their bound anyway.
+fn repairs(n: usize) -> usize {
+    (20_000_000 / (n * n).max(1)).min(60)
+}
+
+/// The request that ends highest in the last chunk.
+fn highest(requests: &[Request], placements: &[Placement]) -> Option<usize> {
+    (0..requests.len()).max_by_key(|&i| (placements[i].chunk, placements[i].offset + aligned(requests[i].bytes), i))
+}
+
+/// Placements of all requests in this order, and the bytes of each chunk.
+fn place_in_order(requests: &[Request], max_chunk: u64, order: &[usize]) -> (Vec<Placement>, Vec<u64>) {
     let mut placements: Vec<Option<Placement>> = vec![None; requests.len()];
     let mut chunk_bytes: Vec<u64> = vec![];
     for (done, &i) in order.iter().enumerate() {
         let bytes = aligned(requests[i].bytes);
-        if bytes > max_chunk {
-            return Err(TooLarge { request: i, bytes, limit: max_chunk });
-        }
         let placed: Vec<(Placement, u64)> = order[..done]
             .iter()
             .filter(|&&j| together(&requests[i], &requests[j]))
@@ -81,8 +128,7 @@ pub fn plan(requests: &[Request], max_chunk: u64) -> Result<Layout, TooLarge> {
         }
         placements[i] = Some(place);
     }
-    let placements = placements.into_iter().map(|p| p.expect("every request is placed")).collect();
-    Ok(Layout { placements, chunk_bytes, live_bytes: live_bytes(requests) })
+    (placements.into_iter().map(|p| p.expect("every request is placed")).collect(), chunk_bytes)
 }
 
 /// The first chunk and lowest offset where `bytes` fit beside everything that lives at the same time.
