@@ -18,12 +18,13 @@ esac
 prefix=$(realpath -m "$1")
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{parts,lists/partial,cache/archives/partial,debs}
-# The mirror that this machine already uses, if it is a Debian, else the well-known address.
+# The mirror that this machine already uses; other systems than Debian have none that fits.
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
     awk '$1 == "Debian" && $2 !~ /security/ { print $2; exit }')
+[ -n "$mirror" ] || { echo "mk-lvp26: apt has no Debian mirror on this machine" >&2; exit 1; }
 cat > "$work/parts/trixie.sources" <<S
 Types: deb
-URIs: ${mirror:-http://deb.debian.org/debian}
+URIs: $mirror
 Suites: trixie trixie-backports
 Components: main
 Signed-By: $keyring
