@@ -317,7 +317,7 @@ pub struct ByteRange {
 pub enum Step {
     /// Runs a kernel.
     Dispatch(Dispatch),
-    /// Full compute→compute (and →indirect) memory barrier.
+    /// Memory barrier between all dispatches before and all after it; see [`Entry::writes_table`].
     Barrier,
 }
 

@@ -160,7 +160,7 @@ impl Emitter<'_> {
     /// One step; what the table has for it is taken from the row. `first` is the block's first step.
     fn line(&self, at: usize, table: Option<&BlockTable>, first: usize) -> TokenStream {
         let Step::Dispatch(d) = &self.entry.steps[at] else {
-            return quote!(r.barrier(););
+            return if self.entry.writes_table() { quote!(r.barrier_for_groups();) } else { quote!(r.barrier();) };
         };
         let kernel = &self.kernels[d.kernel as usize];
         let from_row = |kind, operand| table.and_then(|t| t.row_field(Column { kind, step: at - first, operand }));

@@ -291,8 +291,10 @@ fn entry_desc<'a>(
 }
 
 fn record(entry: &Entry, r: &mut rt::Recorder<'_>) {
+    let writes_table = entry.writes_table();
     for step in &entry.steps {
         match step {
+            Step::Barrier if writes_table => r.barrier_for_groups(),
             Step::Barrier => r.barrier(),
             Step::Dispatch(d) => {
                 let bases: Vec<rt::Base> = d.bases.iter().map(|b| base(*b)).collect();

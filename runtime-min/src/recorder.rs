@@ -38,6 +38,14 @@ pub enum Groups {
 /// Drivers have crashed on command buffers with many more.
 const MAX_DISPATCHES: u32 = 3_000;
 
+/// Kernels, with their reads and writes.
+const KERNELS: (PipelineStageFlags, AccessFlags) = (
+    PipelineStageFlags::COMPUTE_SHADER,
+    AccessFlags::from_raw(AccessFlags::SHADER_READ.as_raw() | AccessFlags::SHADER_WRITE.as_raw()),
+);
+const KERNELS_WROTE: (PipelineStageFlags, AccessFlags) =
+    (PipelineStageFlags::COMPUTE_SHADER, AccessFlags::SHADER_WRITE);
+
 /// Memory of a slot.
 pub(crate) struct SlotMemory {
     pub(crate) arena: Arc<Vec<Buffer>>,
@@ -116,9 +124,8 @@ impl<'a> Recorder<'a> {
         steps(&mut recorder);
         recorder.attempt(|recorder| {
             // Outputs, and symbols that kernels wrote, become visible to the host.
-            let compute = (PipelineStageFlags::COMPUTE_SHADER, AccessFlags::SHADER_WRITE);
             let host = (PipelineStageFlags::HOST, AccessFlags::HOST_READ);
-            barrier(&model.device.raw, recorder.commands(), compute, host);
+            barrier(&model.device.raw, recorder.commands(), KERNELS_WROTE, host);
             recorder.end_part()
         });
         recorder.error.map_or(Ok(recorder.recording), Err)
@@ -156,14 +163,21 @@ impl<'a> Recorder<'a> {
         });
     }
 
-    /// Makes all writes before it visible to all reads, writes and indirect arguments after it.
+    /// Orders the kernels before it and after it, and makes what those wrote visible to these.
     pub fn barrier(&mut self) {
         self.attempt(|recorder| {
-            let compute = PipelineStageFlags::COMPUTE_SHADER;
-            let access = AccessFlags::SHADER_READ | AccessFlags::SHADER_WRITE | AccessFlags::INDIRECT_COMMAND_READ;
-            let (from, to) =
-                ((compute, AccessFlags::SHADER_WRITE), (compute | PipelineStageFlags::DRAW_INDIRECT, access));
-            barrier(&recorder.model.device.raw, recorder.commands(), from, to);
+            barrier(&recorder.model.device.raw, recorder.commands(), KERNELS_WROTE, KERNELS);
+            Ok(())
+        });
+    }
+
+    /// As [`Recorder::barrier`], and group counts that kernels wrote into the symbol table reach the dispatches after it: only where
+    /// kernels do so, since devices read group counts ahead, and have to drain for this.
+    pub fn barrier_for_groups(&mut self) {
+        self.attempt(|recorder| {
+            let groups = (PipelineStageFlags::DRAW_INDIRECT, AccessFlags::INDIRECT_COMMAND_READ);
+            let after = (KERNELS.0 | groups.0, KERNELS.1 | groups.1);
+            barrier(&recorder.model.device.raw, recorder.commands(), KERNELS_WROTE, after);
             Ok(())
         });
     }
@@ -184,8 +198,9 @@ impl<'a> Recorder<'a> {
 
     fn start(&mut self) {
         let (raw, commands) = (&self.model.device.raw, self.commands());
+        // What the host wrote is visible by submission, and copies and fills have barriers of their own.
         if self.extras.ordered {
-            full_barrier(raw, commands);
+            barrier(raw, commands, KERNELS_WROTE, KERNELS);
         }
         if let Some((queries, n)) = self.extras.timestamps {
             // SAFETY: the profile makes the pool for one query more than there are steps.

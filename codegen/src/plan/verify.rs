@@ -16,7 +16,7 @@
 
 use super::size::SizeError;
 use super::walk::Walk;
-use super::{Base, ByteRange, Entry, Plan, PlanKernel, Port, PortKind, Region};
+use super::{Base, ByteRange, Entry, Plan, PlanKernel, Port, PortKind, Region, Step};
 use std::collections::BTreeSet;
 
 /// Alignment of tensors in chunks, in bytes.
@@ -158,6 +158,15 @@ impl PlanKernel {
 }
 
 impl Entry {
+    /// True if some dispatch writes the symbol table. Then group counts may come from the device, and barriers order them too.
+    pub fn writes_table(&self) -> bool {
+        let mut writes = self.steps.iter().flat_map(|step| match step {
+            Step::Dispatch(d) => d.writes.as_slice(),
+            Step::Barrier => &[],
+        });
+        writes.any(|range| range.region == Region::Symbols)
+    }
+
     /// Bytes of a session's state buffer.
     pub fn state_bytes(&self) -> u64 {
         self.states.iter().map(|s| s.offset.saturating_add(s.bytes)).max().unwrap_or(0)

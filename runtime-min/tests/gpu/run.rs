@@ -20,7 +20,7 @@ fn a_size_that_a_kernel_writes_rules_the_steps_behind_it() {
         double(r);
         r.barrier();
         r.dispatch(HALVE, &[Base::Symbols], &[], Groups::Fixed([1, 1, 1]));
-        r.barrier();
+        r.barrier_for_groups();
         // x + x + x, but for the first half only: the second half keeps what `double` stored.
         r.dispatch(
             ADD,

@@ -21,7 +21,7 @@ pub(crate) const ADD: u32 = 2;
 pub(crate) const HALVE: u32 = 3;
 pub(crate) const KERNELS: &[KernelDesc<'static>] =
     &[kernel!("load", 3, 2), kernel!("store", 3, 2), kernel!("add", 4, 3), kernel!("halve", 1, 0)];
-pub(crate) const BOUND_KERNELS: &[KernelDesc<'static>] = &[kernel!("bound_add", 0, 4)];
+pub(crate) const BOUND_KERNELS: &[KernelDesc<'static>] = &[kernel!("bound_add", 0, 4), kernel!("bound_halve", 0, 1)];
 
 /// Elements at the largest size.
 pub(crate) const MAX: u32 = 5000;
