@@ -1,6 +1,7 @@
 //! The compiler, top to bottom: programs → graphs → passes → schedule → plan.
 
 use crate::aten;
+use crate::aten::philox::{OFFSET, SEED};
 use crate::device::DeviceProfile;
 use crate::import::Program;
 use crate::import::weights::WeightStore;
@@ -135,12 +136,22 @@ fn bind_symbols(mut graph: Graph, options: &Options) -> Result<Graph, Vec<Diagno
         })
     });
     let mut problems: Vec<Diagnostic> = out_of_range.collect();
+    problems.extend(unused_random(&graph, options));
     graph.substitute(&set);
     problems.extend(graph.ranges.iter().filter(|(_, r)| unbounded(r)).map(|(name, r)| {
         Diagnostic::new(Code::Unbounded, format!("symbol {name} has no upper bound (at least {})", r.min))
             .with_help(format!("give --bound {name}=N, or pin it with --set {name}=N"))
     }));
     if problems.is_empty() { Ok(graph) } else { Err(problems) }
+}
+
+/// Options for the random stream of a program that draws nothing.
+fn unused_random<'o>(graph: &Graph, options: &'o Options) -> impl Iterator<Item = Diagnostic> + use<'o> {
+    let absent = [SEED, OFFSET].map(|name| !graph.ranges.contains_key(name));
+    let given = |name: &str| options.set.contains_key(name) || options.bound.contains_key(name);
+    [SEED, OFFSET].into_iter().zip(absent).filter(move |(name, absent)| *absent && given(name)).map(|(name, _)| {
+        Diagnostic::new(Code::BadArgument, format!("{name} is given, but the program draws no random numbers"))
+    })
 }
 
 /// Sizes are 32-bit on the device; whatever an export leaves open is far above.

@@ -6,7 +6,6 @@ use super::cx::Cx;
 use super::view::shape_of;
 use super::{AtenOp, Val, bad_argument, unsupported_attribute};
 use crate::import::program::ScalarType;
-use crate::ir::DType;
 use crate::report::Diagnostic;
 
 type Vals = Result<Vec<Val>, Diagnostic>;
@@ -51,16 +50,6 @@ pub(super) const OPS: &[AtenOp] = &[
         ],
         rule: |cx, c| Ok(vec![c.value(cx, c.first())?]),
     },
-    AtenOp {
-        names: &[
-            "aten.dropout.default",
-            "aten.feature_dropout.default",
-            "aten.alpha_dropout.default",
-            "aten.feature_alpha_dropout.default",
-        ],
-        rule: dropout,
-    },
-    AtenOp { names: &["aten.native_dropout.default"], rule: native_dropout },
     AtenOp { names: &["aten.copy.default"], rule: copy },
     AtenOp { names: &["aten.fill.Tensor"], rule: fill_tensor },
     AtenOp { names: &["aten.view.dtype"], rule: view_dtype },
@@ -86,21 +75,6 @@ fn to_type(cx: &mut Cx, c: &Call<'_>, to: Option<ScalarType>) -> Vals {
         Some(to) => complex::convert(cx, &v, to)?,
         None => v,
     }])
-}
-
-/// Identity without training; with p = 0 too.
-fn dropout(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let off = !c.bool("train")? || c.float("p")? == 0.0;
-    c.require("train", off, "false: random numbers are not drawn")?;
-    Ok(vec![c.value(cx, c.first())?])
-}
-
-fn native_dropout(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let off = c.opt_bool("train")? == Some(false) || c.float("p")? == 0.0;
-    c.require("train", off, "false: random numbers are not drawn")?;
-    let v = c.value(cx, c.first())?;
-    let shape = shape_of(cx, &v)?;
-    Ok(vec![v, cx.full(shape, DType::Bool, 1.0)?.into()])
 }
 
 /// `src` in the type and shape of `self`.

@@ -28,6 +28,8 @@ pub struct Cx {
     /// Values with a dimension whose size depends on data, as rules made them.
     pub(super) bounded: BTreeMap<ValueId, super::bounded::Bounded>,
     pub(super) names: BTreeMap<String, Slot>,
+    /// Draws of random numbers so far.
+    pub(super) n_draws: u32,
     /// The last failed read was of a value that an earlier diagnostic explains.
     pub(super) cascade: bool,
 }

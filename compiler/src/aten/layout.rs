@@ -31,7 +31,9 @@ fn shares(call: &Call<'_>, source: &str, is_view: bool) -> bool {
         "aten.dropout.default"
         | "aten.feature_dropout.default"
         | "aten.alpha_dropout.default"
-        | "aten.feature_alpha_dropout.default" => true,
+        | "aten.feature_alpha_dropout.default" => {
+            call.bool("train").is_ok_and(|t| !t) || call.float("p").is_ok_and(|p| p == 0.0)
+        }
         "aten.atleast_1d.default" | "aten.atleast_2d.default" | "aten.atleast_3d.default" => true,
         _ => is_view,
     }

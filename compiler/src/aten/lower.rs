@@ -59,6 +59,7 @@ pub(super) fn functional_name(target: &str) -> Option<String> {
         ("pow" | "float_power", "Tensor") => "Tensor_Tensor",
         ("transpose", "default") => "int",
         ("floor_divide", "Tensor") => "default",
+        ("bernoulli", "float") => "p",
         ("ldexp", "default") => "Tensor",
         (_, other) => other,
     };

@@ -28,8 +28,10 @@ mod complex;
 mod convert;
 mod create;
 mod loss;
+pub mod philox;
 mod placing;
 mod promote;
+mod random;
 mod reduce;
 mod slicing;
 mod small_float;
@@ -101,6 +103,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     create::OPS,
     loss::OPS,
     placing::OPS,
+    random::OPS,
     reduce::OPS,
     slicing::OPS,
     special::OPS,

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 /// Applies the options to the ranges; returns the symbols to replace.
 pub(super) fn pins(ranges: &mut Ranges, options: &Options, problems: &mut Vec<Diagnostic>) -> BTreeMap<String, Dim> {
     let mut pins = BTreeMap::new();
-    for (symbol, &value) in &options.set {
+    // The symbols of the random stream are there only once the program has drawn: the pipeline pins them.
+    let drawn = |symbol: &String| [super::philox::SEED, super::philox::OFFSET].contains(&symbol.as_str());
+    for (symbol, &value) in options.set.iter().filter(|(s, _)| !drawn(s)) {
         match ranges.remove(symbol) {
             Some(r) if value < r.min || value > r.max => {
                 problems
@@ -22,7 +24,7 @@ pub(super) fn pins(ranges: &mut Ranges, options: &Options, problems: &mut Vec<Di
             None => problems.push(bad_argument(format!("--set {symbol}: the program has no such symbol"))),
         }
     }
-    for (symbol, &max) in &options.bound {
+    for (symbol, &max) in options.bound.iter().filter(|(s, _)| !drawn(s)) {
         match ranges.get_mut(symbol) {
             Some(r) if max < r.min => {
                 problems.push(bad_argument(format!("--bound {symbol}={max} is below its minimum {}", r.min)));

@@ -164,6 +164,14 @@ pub(super) fn missing(set: &Set, n_outputs: usize, program: &Program) -> Vec<Out
         .collect()
 }
 
+/// True if no element is infinite or NaN.
+pub(super) fn is_finite(t: &HostTensor) -> bool {
+    match tensor(t).map(|t| t.data) {
+        Ok(Data::Float(v)) => v.iter().all(|x| x.is_finite()),
+        _ => true,
+    }
+}
+
 /// An integer output, as PyTorch's references hold it.
 pub(crate) fn number(value: i64) -> HostTensor {
     HostTensor { dtype: DType::I64, shape: vec![], bytes: value.to_le_bytes().to_vec() }

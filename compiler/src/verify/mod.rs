@@ -15,6 +15,7 @@ pub(crate) use judge::{constant, number};
 pub(crate) use references::input_values;
 pub use report::{FileReport, OutputReport, Status, Summary};
 
+use crate::aten::philox::OFFSET;
 use crate::device::{self, DeviceProfile};
 use crate::exec::{ExecError, HostTensor, Loaded, Session};
 use crate::import::{self, Program};
@@ -200,8 +201,47 @@ impl<'r> Runner<'r> {
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
         report.compile_seconds = started.elapsed().as_secs_f64();
         report.describe_plan(&compiled.plan);
+        if !references.has_outputs() {
+            return self.run_random(&compiled, &references, report);
+        }
         let rule = judge::Judge::new(self.request.level, report.flags, &references);
         self.run_sets(&compiled, &programs[0], &references, &rule, report)
+    }
+
+    /// A program that draws random numbers has no references: its runs must give the same bytes at one offset of the stream, others at
+    /// the next, and finite numbers.
+    fn run_random(
+        &self,
+        compiled: &Compiled,
+        references: &References,
+        report: &mut FileReport,
+    ) -> Verdict<BTreeMap<String, HostTensor>> {
+        let graph = &compiled.graphs[0];
+        let offset = graph.inputs.iter().position(|(name, _)| name == OFFSET);
+        let Some(offset) = offset else { return Err(Status::Skipped("there is no `out.N` beside it".into())) };
+        let lost = |e: ExecError| Status::Fail(format!("run: {e}"));
+        let loaded = Loaded::new(&self.gpu, compiled, &rt::CacheDir::None).map_err(lost)?;
+        let mut session = loaded.session(0).map_err(lost)?;
+        let mut saved = BTreeMap::new();
+        for set in &references.sets {
+            let first = run_set(&mut session, graph, set, self.request.repeats)?;
+            let mut next = Set { prefix: set.prefix.clone(), inputs: set.inputs.clone(), ..Set::default() };
+            next.inputs.insert(offset, number(1));
+            if run_set(&mut session, graph, &next, 1)? == first {
+                return Err(Status::Fail("another offset of the random stream gives the same results".into()));
+            }
+            for (i, output) in first.into_iter().enumerate() {
+                let Some(output) = output else { continue };
+                let name = format!("{}out.{i}", set.prefix);
+                let problem = (!judge::is_finite(&output)).then(|| "an element is not finite".to_string());
+                report.outputs.push(OutputReport { name: name.clone(), problem, figures: None });
+                saved.insert(name, output);
+            }
+        }
+        report
+            .notes
+            .push("no references: runs at one offset of the random stream agree, and differ from the next".into());
+        Ok(saved)
     }
 
     fn run_sets(
