@@ -109,7 +109,9 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, Sy
             Err(d) => problems.push(d),
         }
     }
-    let decisions = fusion.decisions(graph);
+    let mut decisions: Vec<String> =
+        graph.slow.iter().map(|(node, reason)| format!("{node}: slow: {reason}")).collect();
+    decisions.extend(fusion.decisions(graph));
     if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
 }
 
@@ -171,7 +173,16 @@ fn check_slow(graph: &Graph, drafts: &[Draft], options: &Options) -> Result<(), 
             Diagnostic::new(Code::Slow, (*reason).to_string()).at(&graph.origins[origin as usize])
         })
         .collect();
+    let slow: Vec<Diagnostic> = of_graph(graph).chain(slow).collect();
     if slow.is_empty() { Ok(()) } else { Err(slow) }
+}
+
+/// What the rules had no better way for.
+fn of_graph(graph: &Graph) -> impl Iterator<Item = Diagnostic> {
+    graph.slow.iter().map(|(node, reason)| {
+        let origin = graph.origins.iter().find(|o| o.node == *node);
+        Diagnostic::new(Code::Slow, reason.clone()).at(origin.unwrap_or(&graph.origins[0]))
+    })
 }
 
 fn largest_allocation(plan: &Plan) -> u64 {

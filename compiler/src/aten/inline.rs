@@ -1,15 +1,20 @@
 //! Sub-graphs that only set a mode of PyTorch (`wrap_with_set_grad_enabled`, `wrap_with_autocast`) become part of the graph around them.
 
+use super::control;
 use super::cx::Slot;
 use super::lower::Lowering;
 use super::unsupported_attribute;
 use crate::import::program::{Arg, NamedArg, Node, ProgramGraph, SubGraph, SymArg};
 use crate::report::{Code, Diagnostic};
 
+/// The operators of this file.
+pub(super) const NAMES: [&str; 2] = ["higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast"];
+
 impl Lowering<'_> {
     /// Lowers a higher-order node, or refuses it.
-    pub(super) fn higher_order(&mut self, node: &Node) -> Result<(), Diagnostic> {
+    pub(super) fn higher_order(&mut self, graph: &ProgramGraph, node: &Node) -> Result<(), Diagnostic> {
         match node.target.as_str() {
+            target if control::NAMES.contains(&target) => self.control_flow(graph, node),
             "higher_order.wrap_with_set_grad_enabled" => self.inline(node),
             "higher_order.wrap_with_autocast" => {
                 let outer = self.autocast;
@@ -68,7 +73,7 @@ fn name_of(arg: &SymArg<impl Copy>) -> Option<String> {
 }
 
 /// The names in an argument, in order; `None` for what has no name.
-fn flat_names(arg: &Arg) -> Vec<Option<String>> {
+pub(super) fn flat_names(arg: &Arg) -> Vec<Option<String>> {
     match arg {
         Arg::Tensor(n) => vec![Some(n.clone())],
         Arg::Tensors(list) => list.iter().cloned().map(Some).collect(),
@@ -82,7 +87,7 @@ fn flat_names(arg: &Arg) -> Vec<Option<String>> {
 }
 
 /// The sub-graph with its names made unique, since it may use those of the graph around it.
-fn scoped_graph(sub: &SubGraph, scope: &str) -> ProgramGraph {
+pub(super) fn scoped_graph(sub: &SubGraph, scope: &str) -> ProgramGraph {
     let g = &sub.graph;
     let rename = |n: &str| format!("{scope}.{n}");
     let args = |list: &[Arg]| list.iter().map(|a| renamed(a, &rename)).collect();

@@ -157,6 +157,16 @@ impl Lowering<'_> {
     }
 }
 
+/// Where a node's values come from.
+pub(super) fn origin_of(node: &Node) -> Origin {
+    Origin {
+        node: node.name.clone(),
+        target: node.target.clone(),
+        module: node.module.clone(),
+        line: node.line.clone(),
+    }
+}
+
 /// An integer input binds a bare symbol; one that is pinned is accepted and ignored.
 fn symbol_input(dim: &Dim) -> Result<UserInput, Diagnostic> {
     if dim.as_const().is_some() {
@@ -170,18 +180,28 @@ fn symbol_input(dim: &Dim) -> Result<UserInput, Diagnostic> {
 
 /// Nodes.
 impl Lowering<'_> {
+    /// Problems so far.
+    pub(super) fn n_problems(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// A parameter or lifted constant, which no program writes; `None` for buffers and without data.
+    pub(super) fn constant_tensor(&self, name: &str) -> Option<crate::ir::eval::Tensor> {
+        let constant = |spec: &InputSpec| matches!(spec, InputSpec::Weight { name: n, buffer: false, .. } if n == name);
+        let found = self.program.inputs.iter().any(constant);
+        found.then(|| crate::passes::checkpoint_tensor(&self.program.weights, name)).flatten()
+    }
+
     /// Lowers one node; on failure notes why and lets its results stand in with their recorded types.
     pub(super) fn run_node(&mut self, graph: &ProgramGraph, node: &Node) {
-        let origin = Origin {
-            node: node.name.clone(),
-            target: node.target.clone(),
-            module: node.module.clone(),
-            line: node.line.clone(),
-        };
+        let origin = origin_of(node);
         self.cx.b.set_origin(origin.clone());
         self.cx.cascade = false;
-        let result =
-            if node.target.starts_with("higher_order.") { self.higher_order(node) } else { self.call(graph, node) };
+        let result = if node.target.starts_with("higher_order.") {
+            self.higher_order(graph, node)
+        } else {
+            self.call(graph, node)
+        };
         if let Err(d) = result {
             if !self.cx.cascade {
                 self.problems.push(d.at(&origin));

@@ -12,6 +12,7 @@ pub mod schema;
 mod alias;
 mod bounded;
 mod check;
+mod control;
 mod inline;
 mod layout;
 mod lower;
@@ -186,13 +187,18 @@ pub(crate) fn rules() -> BTreeMap<&'static str, Rule> {
 
 /// Names of all operators that have a rule, sorted. In-place forms of them are covered too.
 pub fn supported() -> Vec<&'static str> {
-    rules().into_keys().collect()
+    let mut names: Vec<&str> = rules().into_keys().chain(control::NAMES).chain(inline::NAMES).collect();
+    names.sort_unstable();
+    names
 }
 
 /// True if a node with this target can be lowered, as far as its name tells.
 pub fn is_supported(target: &str) -> bool {
     let rules = rules();
-    rules.contains_key(target) || lower::functional_name(target).is_some_and(|n| rules.contains_key(n.as_str()))
+    let higher_order = control::NAMES.contains(&target) || inline::NAMES.contains(&target);
+    higher_order
+        || rules.contains_key(target)
+        || lower::functional_name(target).is_some_and(|n| rules.contains_key(n.as_str()))
 }
 
 /// An argument that contradicts the operator's schema.

@@ -107,6 +107,8 @@ pub struct Graph {
     pub input_updates: Vec<(u32, ValueId)>,
     /// Bounds of the symbols.
     pub ranges: Ranges,
+    /// What the graph does in a slow way, for want of a better one: node of the export, reason.
+    pub slow: Vec<(String, String)>,
 }
 
 impl Graph {

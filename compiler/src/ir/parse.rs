@@ -53,6 +53,7 @@ struct Draft {
     states: Vec<(String, usize)>,
     updates: Vec<(u32, usize)>,
     lengths: Vec<OutputLength>,
+    slow: Vec<(String, String)>,
 }
 
 enum OutputText {
@@ -213,6 +214,10 @@ impl Parser<'_> {
                 self.punct("=")?;
                 draft.lengths.push(OutputLength { output, dim, count: self.index()? as usize });
             }
+            "slow" => {
+                let node = self.string()?;
+                draft.slow.push((node, self.string()?));
+            }
             "update" => {
                 let index = self.index()?;
                 self.punct("=")?;
@@ -363,6 +368,7 @@ impl Draft {
             graph.state_updates.push((name, root(at)?));
         }
         graph.lengths = self.lengths;
+        graph.slow = self.slow;
         for (index, at) in self.updates {
             graph.input_updates.push((index, root(at)?));
         }

@@ -94,6 +94,9 @@ impl<'a> Printer<'a> {
         for l in &g.lengths {
             self.line(&format!("length {} {} = {}", l.output, l.dim, l.count));
         }
+        for (node, reason) in &g.slow {
+            self.line(&format!("slow {node:?} {reason:?}"));
+        }
         for (name, v) in &g.state_updates {
             self.line(&format!("state {name:?} = {}", value(g, *v)));
         }

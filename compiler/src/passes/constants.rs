@@ -1,9 +1,9 @@
 //! Values that depend on weights and constants alone, and what they are.
 
 use super::Cx;
-use crate::ir::eval::{Precision, Symbols, Tensor, eval_op, literal};
+use crate::ir::eval::{Precision, Symbols, Tensor, Weights, eval_op, literal};
 use crate::ir::{Graph, Literal, Op, TensorType, ValueId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Whether a node over constant operands is constant too: no input, no state, no symbolic size.
@@ -88,4 +88,25 @@ impl Evaluator {
 pub(super) fn const_op(t: &Tensor) -> Op {
     let shape: Vec<i64> = t.shape.iter().map(|&d| d as i64).collect();
     Op::Const(Literal { ty: TensorType::fixed(t.dtype, &shape), bytes: Arc::new(t.to_bytes()) })
+}
+
+/// Most elements of anything computed for [`known_value`].
+const MAX_KNOWN_ELEMS: i64 = 4096;
+
+/// The value of a small result of constants and weights alone; `None` where it depends on anything else, or on much data.
+pub(crate) fn known_value(graph: &Graph, weights: &Weights<'_>, v: ValueId) -> Option<Tensor> {
+    let (mut stack, mut seen) = (vec![v], BTreeSet::new());
+    while let Some(v) = stack.pop() {
+        if !seen.insert(v) {
+            continue;
+        }
+        let node = graph.def(v);
+        let small = graph.ty(v).n_elems().as_const().is_some_and(|n| n <= MAX_KNOWN_ELEMS);
+        if !small || !is_constant_node(&node.op, node.outputs.iter().map(|&v| graph.ty(v))) {
+            return None;
+        }
+        stack.extend(&node.inputs);
+    }
+    let value = Evaluator::default().value(graph, &Cx::new(weights, false, 0), v)?;
+    Some(Tensor::clone(&value))
 }

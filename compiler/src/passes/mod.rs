@@ -19,6 +19,8 @@ mod rewrite;
 mod share_equal;
 mod simplify_movement;
 
+pub(crate) use constants::known_value;
+
 use crate::aten::storage_of;
 use crate::import::weights::WeightStore;
 use crate::ir::Graph;

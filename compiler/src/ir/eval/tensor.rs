@@ -56,6 +56,14 @@ impl Data {
 }
 
 impl Tensor {
+    /// The first element of an integer or bool tensor.
+    pub fn first_int(&self) -> Option<i64> {
+        match &self.data {
+            Data::Int(v) => v.first().copied(),
+            Data::Float(_) => None,
+        }
+    }
+
     /// Floats (rounded to the element type) or integers from doubles; integers truncate.
     ///
     /// # Panics
