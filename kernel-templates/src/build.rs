@@ -2,23 +2,24 @@
 
 use crate::check::BuildError;
 use crate::limits::{Limits, Reject};
-use crate::spec::{InterfaceForm, Kernel, KernelSpec};
+use crate::spec::{Kernel, KernelSpec, Target};
 use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter};
 
-/// Builds the kernel of a spec.
+/// Builds the kernel of a spec for a target; an interface form alone stands for a device with 64-bit integers.
 ///
 /// # Errors
 /// When the spec contradicts itself or its interface.
-pub fn build(spec: &KernelSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &KernelSpec, target: impl Into<Target>) -> Result<Kernel, BuildError> {
+    let target = target.into();
     match spec {
-        KernelSpec::Map(s) => map::build(s, form),
-        KernelSpec::Row(s) => row::build(s, form),
-        KernelSpec::Matmul(s) => matmul::build(s, form),
-        KernelSpec::Attention(s) => attention::build(s, form),
-        KernelSpec::Recurrent(s) => recurrent::build(s, form),
-        KernelSpec::Scan(s) => scan::build(s, form),
-        KernelSpec::Scatter(s) => scatter::build(s, form),
-        KernelSpec::Fft(s) => fft::build(s, form),
+        KernelSpec::Map(s) => map::build(s, target),
+        KernelSpec::Row(s) => row::build(s, target),
+        KernelSpec::Matmul(s) => matmul::build(s, target),
+        KernelSpec::Attention(s) => attention::build(s, target),
+        KernelSpec::Recurrent(s) => recurrent::build(s, target),
+        KernelSpec::Scan(s) => scan::build(s, target),
+        KernelSpec::Scatter(s) => scatter::build(s, target),
+        KernelSpec::Fft(s) => fft::build(s, target),
     }
 }
 

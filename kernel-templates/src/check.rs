@@ -220,16 +220,14 @@ pub(crate) fn common_limits(
             (DType::Bool | DType::U8 | DType::I8, Storage::Native) => need(limits.int8, "8-bit integers")?,
             (DType::I16 | DType::BF16, Storage::Native) => need(limits.int16, "16-bit integers")?,
             (DType::F16, Storage::Native) => need(limits.float16, "16-bit floats")?,
-            (DType::I64, _) => need(limits.int64, "64-bit integers")?,
             (DType::F64, _) => need(limits.float64, "64-bit floats")?,
             _ => {}
         }
     }
     for (id, _) in exprs.iter() {
         match exprs.ty(id) {
-            Ty::I64 => need(limits.int64, "64-bit integers")?,
             Ty::F64 => need(limits.float64, "64-bit floats")?,
-            Ty::Bool | Ty::I32 | Ty::F32 => {}
+            Ty::Bool | Ty::I32 | Ty::I64 | Ty::F32 => {}
         }
     }
     Ok(())

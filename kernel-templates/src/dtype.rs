@@ -34,7 +34,7 @@ pub enum Ty {
     Bool,
     /// 32-bit two's complement, wrapping. Indices are of this type.
     I32,
-    /// 64-bit two's complement, wrapping. Needs the device's `shaderInt64`.
+    /// 64-bit two's complement, wrapping. Devices without `shaderInt64` compute it by 32-bit words.
     I64,
     /// binary32.
     F32,

@@ -8,7 +8,7 @@ use crate::asm::{Asm, Buffers, Id, If, Loop, St};
 use crate::dtype::Ty;
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
-use crate::spec::{Extent, Interface, InterfaceForm, Store};
+use crate::spec::{Extent, Interface, Store, Target};
 use std::collections::BTreeMap;
 
 /// Axes and arguments as one set: bit k is `Axis(k)`, bit 64 + i is `Arg(i)`.
@@ -54,10 +54,10 @@ impl<'s> Emit<'s> {
         exprs: &'s Exprs,
         interface: &Interface,
         axes: &[Extent],
-        form: InterfaceForm,
+        target: Target,
         workgroup_size: u32,
     ) -> Emit<'s> {
-        let mut asm = Asm::new(form, workgroup_size);
+        let mut asm = Asm::new(target, workgroup_size);
         let buffers = asm.interface(interface);
         let deps = dependencies(exprs);
         let ranges = interval::infer(exprs, axes);

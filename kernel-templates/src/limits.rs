@@ -1,6 +1,7 @@
 //! What a template asks about the device, and why it declines.
 
 use crate::dtype::DType;
+use crate::spec::Int64;
 
 /// The facts of a device that decide whether a kernel can run on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Limits {
     pub int16: bool,
     /// 16-bit float storage and arithmetic.
     pub float16: bool,
-    /// 64-bit integers.
+    /// 64-bit integers; kernels compute them by words where there are none.
     pub int64: bool,
     /// 64-bit floats.
     pub float64: bool,
@@ -42,6 +43,11 @@ impl Limits {
             float64: false,
             cooperative: Vec::new(),
         }
+    }
+
+    /// How a device of these limits computes 64-bit integers.
+    pub const fn int64_form(&self) -> Int64 {
+        if self.int64 { Int64::Native } else { Int64::Words }
     }
 }
 

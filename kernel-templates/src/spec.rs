@@ -494,6 +494,31 @@ pub enum InterfaceForm {
     Bindings,
 }
 
+/// How 64-bit integers are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Int64 {
+    /// By the device's own (`shaderInt64`).
+    Native,
+    /// As pairs of 32-bit words, with the same results; memory holds the same 8 bytes.
+    Words,
+}
+
+/// What a module is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target {
+    /// Form of the interface.
+    pub form: InterfaceForm,
+    /// 64-bit integers.
+    pub int64: Int64,
+}
+
+impl From<InterfaceForm> for Target {
+    /// A device that has 64-bit integers.
+    fn from(form: InterfaceForm) -> Target {
+        Target { form, int64: Int64::Native }
+    }
+}
+
 /// What every kind of kernel has.
 impl KernelSpec {
     /// Operands and push constants.

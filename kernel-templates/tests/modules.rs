@@ -2,7 +2,7 @@
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
 use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
-use jvc_kernels::spec::{Access, Extent, Interface, InterfaceForm, KernelSpec, MapSpec, Operand, Store};
+use jvc_kernels::spec::{Access, Extent, Int64, Interface, InterfaceForm, KernelSpec, MapSpec, Operand, Store, Target};
 use jvc_kernels::{BuildError, build};
 
 const FORMS: [InterfaceForm; 2] = [InterfaceForm::Addresses, InterfaceForm::Bindings];
@@ -100,15 +100,18 @@ fn map(
     }
 }
 
-/// Builds in both forms; the validator's word is the oracle where it is compiled in, else that the text can be read back.
+/// Builds in both forms, with 64-bit integers and without; the validator's word is the oracle where it is compiled in, else that the text can be read back.
 fn assert_valid(name: &str, spec: &KernelSpec) {
-    for form in FORMS {
-        let kernel = build(spec, form).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for (form, int64) in FORMS.into_iter().flat_map(|f| [(f, Int64::Native), (f, Int64::Words)]) {
+        let target = Target { form, int64 };
+        let kernel = build(spec, target).unwrap_or_else(|e| panic!("{name}: {e}"));
         let text = jvc_kernels::disassemble(&kernel.words).unwrap_or_else(|| panic!("{name}: no module"));
         assert!(text.contains("OpEntryPoint GLCompute"), "{name}: no entry point");
+        let native = kernel.needs.int64 || text.contains("OpCapability Int64") || text.contains("OpTypeInt 64");
+        assert!(int64 == Int64::Native || !native, "{name}: 64-bit integers in a module that does without");
         #[cfg(feature = "validate")]
         if let Err(e) = jvc_kernels::validate(&kernel.words) {
-            panic!("{name} {form:?}: {e}\n{text}");
+            panic!("{name} {target:?}: {e}\n{text}");
         }
     }
 }

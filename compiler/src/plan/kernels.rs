@@ -4,7 +4,7 @@ use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
-use jvc_kernels::spec::{Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging};
+use jvc_kernels::spec::{Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -62,7 +62,8 @@ impl KernelTable {
 
 fn build_one(spec: &KernelSpec, limits: &Limits) -> Result<Kernel, Diagnostic> {
     constraints(spec, limits).map_err(|r| Diagnostic::new(Code::Device, r.to_string()))?;
-    Ok(build(spec, InterfaceForm::Addresses).unwrap_or_else(|e| panic!("{e}\nin {spec:?}")))
+    let target = Target { form: InterfaceForm::Addresses, int64: limits.int64_form() };
+    Ok(build(spec, target).unwrap_or_else(|e| panic!("{e}\nin {spec:?}")))
 }
 
 fn plan_kernel(spec: &KernelSpec, kernel: &Kernel) -> PlanKernel {

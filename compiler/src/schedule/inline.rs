@@ -387,8 +387,7 @@ pub fn storage_of(dtype: DType, device: &DeviceProfile) -> Storage {
         DType::Bool | DType::U8 | DType::I8 => f.int8,
         DType::I16 => f.int16,
         DType::F16 | DType::BF16 => f.float16 && f.int16,
-        DType::I64 => f.int64,
-        DType::I32 | DType::F32 | DType::F64 => true,
+        DType::I32 | DType::I64 | DType::F32 | DType::F64 => true,
     };
     if native { Storage::Native } else { Storage::Word }
 }

@@ -2,6 +2,7 @@
 
 use super::{Asm, Id, St};
 use crate::dtype::DType;
+use crate::spec::Int64;
 use rspirv::dr::Operand;
 use rspirv::spirv::Op;
 
@@ -52,6 +53,9 @@ impl Asm {
 
     /// `(low, high)` words of an f64 (or u64).
     pub(crate) fn split64(&mut self, a: Id) -> (Id, Id) {
+        if self.by_words(a) {
+            return self.words_of(a);
+        }
         let ty = self.type_vector(St::U32, 2);
         let words = self.push(Op::Bitcast, ty, vec![Operand::IdRef(a)]);
         (self.extract(words, 0), self.extract(words, 1))
@@ -95,6 +99,7 @@ impl Asm {
                 let zero = self.float(from, 0.0);
                 self.fne(a, zero)
             }
+            _ if self.int64 == Int64::Words && (from == St::U64 || to == St::U64) => self.words_cast(to, a),
             (St::U32, St::U64) => self.unary(Op::SConvert, to, a),
             (St::U64, St::U32) => self.unary(Op::UConvert, to, a),
             (St::U32 | St::U64, _) => self.sint_to_float(to, a),
@@ -234,7 +239,7 @@ impl Asm {
                 self.bitcast(St::F32, bits)
             }
             (St::F16, _) => self.unary(Op::FConvert, St::F32, raw),
-            (St::U32, DType::I64) => self.unary(Op::SConvert, St::U64, raw),
+            (St::U32, DType::I64) => self.cast(St::U64, raw),
             _ => raw,
         }
     }
@@ -253,7 +258,7 @@ impl Asm {
                 self.unary(Op::UConvert, St::U16, bits)
             }
             (St::F16, _) => self.unary(Op::FConvert, St::F16, value),
-            (St::U32, DType::I64) => self.unary(Op::UConvert, St::U32, value),
+            (St::U32, DType::I64) => self.cast(St::U32, value),
             (_, dtype) => self.round_to(dtype, value),
         }
     }

@@ -9,6 +9,7 @@
 
 mod convert;
 mod flow;
+mod int64;
 mod memory;
 mod ops;
 mod types;
@@ -18,7 +19,7 @@ pub(crate) use memory::{Buffers, Shared};
 pub(crate) use ops::Glsl;
 pub(crate) use types::St;
 
-use crate::spec::{InterfaceForm, Needs};
+use crate::spec::{Int64, InterfaceForm, Needs, Target};
 use rspirv::binary::{Assemble, Disassemble};
 use rspirv::dr::{Block, Function, Instruction, Module, ModuleHeader, Operand};
 use rspirv::spirv::{
@@ -33,6 +34,7 @@ pub(crate) type Id = u32;
 /// A module under construction. The current block is always open until [`Asm::finish`].
 pub(crate) struct Asm {
     form: InterfaceForm,
+    int64: Int64,
     capabilities: BTreeSet<u32>,
     extensions: BTreeSet<&'static str>,
     annotations: Vec<Instruction>,
@@ -40,6 +42,8 @@ pub(crate) struct Asm {
     blocks: Vec<Block>,
     types: BTreeMap<types::TypeKey, Id>,
     consts: BTreeMap<(St, u64), Id>,
+    /// Words of 64-bit integers that were put together from them.
+    word_pairs: BTreeMap<Id, (Id, Id)>,
     /// Per id: scalar type, type id, and bits of a constant.
     values: Vec<types::ValueInfo>,
     glsl: Id,
@@ -65,9 +69,10 @@ pub(crate) struct Finished {
 
 impl Asm {
     /// Starts a module whose entry point `main` has `workgroup_size` × 1 × 1 invocations.
-    pub(crate) fn new(form: InterfaceForm, workgroup_size: u32) -> Asm {
+    pub(crate) fn new(target: Target, workgroup_size: u32) -> Asm {
         let mut asm = Asm {
-            form,
+            form: target.form,
+            int64: target.int64,
             capabilities: BTreeSet::new(),
             extensions: BTreeSet::new(),
             annotations: vec![],
@@ -75,6 +80,7 @@ impl Asm {
             blocks: vec![],
             types: BTreeMap::new(),
             consts: BTreeMap::new(),
+            word_pairs: BTreeMap::new(),
             values: vec![types::ValueInfo::default()],
             glsl: 0,
             void: 0,
@@ -88,7 +94,7 @@ impl Asm {
         };
         asm.require(Capability::Shader);
         asm.require(Capability::SignedZeroInfNanPreserve);
-        if form == InterfaceForm::Addresses {
+        if target.form == InterfaceForm::Addresses {
             asm.require(Capability::PhysicalStorageBufferAddresses);
         }
         asm.glsl = asm.fresh(St::Other, 0);

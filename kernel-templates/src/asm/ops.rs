@@ -112,6 +112,9 @@ impl Asm {
     }
 
     fn int_op(&mut self, op: Op, a: Id, b: Id) -> Id {
+        if self.by_words(a) {
+            return self.words_op(op, a, b);
+        }
         if let (St::U32, Some(x), Some(y)) = (self.st(a), self.const_bits(a), self.const_bits(b))
             && let Some(v) = fold(op, x as u32, y as u32)
         {
@@ -189,6 +192,9 @@ impl Asm {
 
     /// Signed quotient truncated toward zero, for any operands: division by zero and overflow give some value.
     pub(crate) fn sdiv(&mut self, a: Id, b: Id) -> Id {
+        if self.by_words(a) {
+            return self.words_sdiv(a, b);
+        }
         let st = self.st(a);
         if let Some(bits) = self.const_bits(b) {
             let value = if st == St::U64 { bits as i64 } else { i64::from(bits as u32 as i32) };
@@ -211,6 +217,10 @@ impl Asm {
 
     /// `acc + a·b`, which the driver may contract.
     pub(crate) fn mul_add(&mut self, a: Id, b: Id, acc: Id) -> Id {
+        if self.by_words(a) {
+            let product = self.imul(a, b);
+            return self.iadd(acc, product);
+        }
         let ty = self.type_of(a);
         let (mul, add) = if self.st(a).is_float() { (Op::FMul, Op::FAdd) } else { (Op::IMul, Op::IAdd) };
         let product = self.push(mul, ty, vec![Operand::IdRef(a), Operand::IdRef(b)]);
@@ -226,6 +236,7 @@ impl Asm {
             _ if a == b => a,
             Some(0) => b,
             Some(_) => a,
+            None if self.by_words(a) => self.words_select(cond, a, b),
             None => {
                 let operands = vec![Operand::IdRef(cond), Operand::IdRef(a), Operand::IdRef(b)];
                 self.push(Op::Select, self.type_of(a), operands)
@@ -240,11 +251,18 @@ impl Asm {
 
     /// Bitwise not.
     pub(crate) fn inot(&mut self, a: Id) -> Id {
+        if self.by_words(a) {
+            return self.words_not(a);
+        }
         self.push(Op::Not, self.type_of(a), vec![Operand::IdRef(a)])
     }
 
     /// Two's complement negation.
     pub(crate) fn ineg(&mut self, a: Id) -> Id {
+        if self.by_words(a) {
+            let zero = self.int(St::U64, 0);
+            return self.isub(zero, a);
+        }
         self.push(Op::SNegate, self.type_of(a), vec![Operand::IdRef(a)])
     }
 
@@ -282,7 +300,7 @@ macro_rules! integer_comparison {
     )* };
 }
 
-/// Comparisons of integers. Those of 64 bits go by 32-bit words: Mesa 22's lavapipe makes all of them false.
+/// Comparisons of integers. Those of 64 bits go by 32-bit words on every device: Mesa 22's lavapipe makes all of them false.
 impl Asm {
     integer_comparison! {
         /// Signed less.

@@ -2,6 +2,7 @@
 
 use super::{Asm, Id};
 use crate::dtype::Ty;
+use crate::spec::Int64;
 use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Capability, Decoration, Op, StorageClass};
 
@@ -19,7 +20,7 @@ pub(crate) enum St {
     U16,
     /// 32-bit integer.
     U32,
-    /// 64-bit integer.
+    /// 64-bit integer; on devices without, a `uvec2` of its low and its high word.
     U64,
     /// binary16; only loaded, stored and converted.
     F16,
@@ -118,6 +119,9 @@ impl Asm {
     }
 
     pub(super) fn type_scalar(&mut self, st: St) -> Id {
+        if st == St::U64 && self.int64 == Int64::Words {
+            return self.type_vector(St::U32, 2);
+        }
         if let Some(&id) = self.types.get(&TypeKey::Scalar(st)) {
             return id;
         }
@@ -174,7 +178,10 @@ impl Asm {
         }
         let element = self.type_scalar(st);
         let operands = vec![Operand::IdRef(element), Operand::LiteralBit32(width)];
-        self.declare(TypeKey::Vector(st, width), St::Other, Op::TypeVector, operands)
+        // By words, two of them are a 64-bit integer, addresses included.
+        let is_int64 = self.int64 == Int64::Words && (st, width) == (St::U32, 2);
+        let declared = if is_int64 { St::U64 } else { St::Other };
+        self.declare(TypeKey::Vector(st, width), declared, Op::TypeVector, operands)
     }
 
     pub(super) fn type_pointer(&mut self, class: StorageClass, pointee: Id) -> Id {
@@ -249,9 +256,12 @@ impl Asm {
             return id;
         }
         let ty = self.type_scalar(st);
+        let by_words = st == St::U64 && self.int64 == Int64::Words;
+        let words = by_words.then(|| [self.u32(bits as u32), self.u32((bits >> 32) as u32)]);
         let id = self.fresh(st, ty);
         self.values[id as usize].bits = Some(bits);
         let (op, operands) = match st {
+            _ if let Some(words) = words => (Op::ConstantComposite, words.map(Operand::IdRef).to_vec()),
             St::Bool => (if bits != 0 { Op::ConstantTrue } else { Op::ConstantFalse }, vec![]),
             St::U64 | St::F64 => (Op::Constant, vec![Operand::LiteralBit64(bits)]),
             _ => (Op::Constant, vec![Operand::LiteralBit32(bits as u32)]),

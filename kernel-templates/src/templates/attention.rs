@@ -20,7 +20,7 @@ use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::{ExprId, Unary};
 use crate::limits::{Limits, Reject};
-use crate::spec::{AttentionSpec, Extent, Grid, GridFactor, InterfaceForm, Kernel};
+use crate::spec::{AttentionSpec, Extent, Grid, GridFactor, Kernel, Target};
 use crate::templates::kernel;
 
 /// Largest head: query and output channels are registers of one invocation.
@@ -49,11 +49,11 @@ fn shared_bytes(spec: &AttentionSpec) -> u32 {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &AttentionSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &AttentionSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let sizes = [spec.batch, spec.queries, spec.keys];
     let axes = [sizes[0], sizes[1], sizes[2], Extent::Const(spec.qk_dim.max(spec.v_dim))];
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, target, spec.wg);
     cx.load_symbols(&sizes);
     let inside = bind_query(&mut cx, spec);
     let query = channels(&mut cx, spec.qk_dim, |cx| cx.eval(spec.query));

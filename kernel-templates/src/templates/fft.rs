@@ -21,7 +21,7 @@ use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::Unary;
 use crate::limits::{Limits, Reject};
-use crate::spec::{Extent, FftSpec, Grid, GridFactor, InterfaceForm, Kernel};
+use crate::spec::{Extent, FftSpec, Grid, GridFactor, Kernel, Target};
 use crate::templates::kernel;
 use std::f64::consts::TAU;
 
@@ -71,10 +71,10 @@ pub fn factors(mut n: u32) -> Vec<u32> {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &FftSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &FftSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let axes = [spec.batch, Extent::Const(spec.n)];
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, target, spec.wg);
     cx.load_symbols(&[spec.batch]);
     let batch = cx.asm.workgroup_index();
     let n_batch = cx.extent(spec.batch);

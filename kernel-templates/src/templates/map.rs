@@ -15,7 +15,7 @@ use crate::emit_expr::Emit;
 use crate::host::{Memory, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::StoreTape;
-use crate::spec::{Extent, Grid, GridFactor, InterfaceForm, Kernel, MapSpec};
+use crate::spec::{Extent, Grid, GridFactor, Kernel, MapSpec, Target};
 use crate::templates::kernel;
 
 /// Most elements that an invocation handles; the code of each is laid out.
@@ -34,9 +34,9 @@ pub fn constraints(spec: &MapSpec, limits: &Limits) -> Result<(), Reject> {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &MapSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &MapSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &spec.domain, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &spec.domain, target, spec.wg);
     cx.load_symbols(&spec.domain);
     let index = cx.global_index(spec.wg);
     match whole_chunks(spec) {

@@ -19,7 +19,7 @@ use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::Unary;
 use crate::limits::{Limits, Reject};
-use crate::spec::{Cell, Extent, Grid, GridFactor, InterfaceForm, Kernel, RecurrentSpec};
+use crate::spec::{Cell, Extent, Grid, GridFactor, Kernel, RecurrentSpec, Target};
 use crate::templates::kernel;
 
 /// Units of one invocation are laid out in code.
@@ -52,10 +52,10 @@ pub fn constraints(spec: &RecurrentSpec, limits: &Limits) -> Result<(), Reject> 
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &RecurrentSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &RecurrentSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let axes = [spec.steps, spec.batch, Extent::Const(gates(spec.cell) * spec.hidden), Extent::Const(spec.hidden)];
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, target, spec.wg);
     cx.load_symbols(&[spec.steps, spec.batch]);
     let batch = cx.asm.workgroup_index();
     let n_batch = cx.extent(spec.batch);

@@ -21,7 +21,7 @@ use crate::expr::ExprId;
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::{StoreTape, beats, combine, identity};
-use crate::spec::{Combine, Extent, Grid, GridFactor, InterfaceForm, Kernel, RowSpec, Stage, Store};
+use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
 use crate::templates::combining::Accumulator;
 use crate::templates::kernel;
 use std::ops::Range;
@@ -68,10 +68,10 @@ fn memory_type(ty: Ty) -> St {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &RowSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &RowSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
     let walk = if spec.threads_per_row == 1 { Walk::alone(&mut cx, spec) } else { Walk::shared(&mut cx, spec) };
     for group in pass_groups(spec) {

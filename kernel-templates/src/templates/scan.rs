@@ -17,7 +17,7 @@ use crate::expr::{Binary, ExprId};
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::{StoreTape, combine, identity};
-use crate::spec::{Combine, Extent, Grid, GridFactor, InterfaceForm, Kernel, ScanSpec, Store};
+use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, ScanSpec, Store, Target};
 use crate::templates::combining::Accumulator;
 use crate::templates::kernel;
 
@@ -44,10 +44,10 @@ fn has_position(spec: &ScanSpec) -> bool {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &ScanSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &ScanSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let extents = all_extents(spec);
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
     let line = cx.global_index(spec.wg);
     cx.return_beyond(line, &spec.outer);

@@ -16,7 +16,7 @@ use crate::eval::{Tape, binary};
 use crate::expr::{Binary, ExprId};
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
-use crate::spec::{Access, Extent, Grid, GridFactor, InterfaceForm, Kernel, ScatterMode, ScatterSpec};
+use crate::spec::{Access, Extent, Grid, GridFactor, Kernel, ScatterMode, ScatterSpec, Target};
 use crate::templates::kernel;
 
 /// Whether a device can run it.
@@ -53,10 +53,10 @@ fn target_operation(spec: &ScatterSpec) -> Option<Binary> {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &ScatterSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &ScatterSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let extents = all_extents(spec);
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
     let line = cx.global_index(spec.wg);
     cx.return_beyond(line, &spec.outer);

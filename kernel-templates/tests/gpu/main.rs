@@ -1,6 +1,7 @@
 //! Kernels on whatever Vulkan driver is there, against their references: values, guard bytes around every operand, both interface forms.
 
 mod functions;
+mod int64;
 mod map;
 mod matmul;
 mod row;

@@ -2,7 +2,7 @@
 
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::host::{HostBuffer, Memory};
-use jvc_kernels::spec::{Extent, Grid, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X};
+use jvc_kernels::spec::{Extent, Grid, Int64, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, Target};
 use jvc_kernels::{Limits, build, constraints, reference};
 use jvc_runtime::{
     Base, Bound, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, ProgramDesc, Region, Requirements, Select, Spirv,
@@ -12,6 +12,18 @@ use std::sync::OnceLock;
 
 /// Both interface forms.
 pub(crate) const FORMS: [InterfaceForm; 2] = [InterfaceForm::Addresses, InterfaceForm::Bindings];
+
+/// What to build a kernel for on this device: both forms, and 64-bit integers by words as well as its own, where they matter.
+pub(crate) fn targets(gpu: &Gpu, spec: &KernelSpec) -> Vec<Target> {
+    let in_memory = spec.interface().operands.iter().any(|o| o.dtype == DType::I64);
+    let computed = spec.exprs().iter().any(|(id, _)| spec.exprs().ty(id) == Ty::I64);
+    let of = |int64: Int64| FORMS.map(|form| Target { form, int64 });
+    match (in_memory || computed, gpu.info().features.int64) {
+        (false, _) => of(Int64::Native).to_vec(),
+        (true, false) => of(Int64::Words).to_vec(),
+        (true, true) => [of(Int64::Native), of(Int64::Words)].concat(),
+    }
+}
 
 /// Bytes around each operand that no kernel may touch.
 const GUARD: usize = 256;
@@ -155,40 +167,28 @@ pub(crate) struct Tolerance {
 /// Bits must agree (but NaN's payload, and flushed subnormals).
 pub(crate) const EXACT: Tolerance = Tolerance { relative: 0.0, absolute: 0.0 };
 
-/// Builds, runs in both forms, and compares with the reference; says whether the device can run it at all.
+/// Builds, runs for every target, and compares with the reference; says whether the device can run it at all.
 pub(crate) fn check(gpu: &Gpu, name: &str, spec: &KernelSpec, memory: &Memory, tolerance: Tolerance) -> bool {
     if constraints(spec, &limits(gpu)).is_err() {
         return false;
     }
     let mut expected = memory.clone();
     reference(spec, &mut expected).expect("the spec has a reference");
-    for form in FORMS {
-        let kernel = build(spec, form).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for target in targets(gpu, spec) {
+        let kernel = build(spec, target).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(target.int64 == Int64::Native || !kernel.needs.int64, "{name}: words need no 64-bit integers");
         #[cfg(feature = "validate")]
         if let Err(e) = jvc_kernels::validate(&kernel.words) {
-            panic!("{name} {form:?}: {e}");
+            panic!("{name} {target:?}: {e}");
         }
-        let got = run(gpu, &kernel, form, n_bases(spec), memory);
+        let got = run(gpu, &kernel, target.form, spec.interface().n_bases, memory);
         for (i, (want, have)) in expected.operands.iter().zip(&got.operands).enumerate() {
             if let Some(message) = difference(want, have, tolerance) {
-                panic!("{name} {form:?}: operand {i}: {message}");
+                panic!("{name} {target:?}: operand {i}: {message}");
             }
         }
     }
     true
-}
-
-fn n_bases(spec: &KernelSpec) -> u8 {
-    match spec {
-        KernelSpec::Map(s) => s.interface.n_bases,
-        KernelSpec::Row(s) => s.interface.n_bases,
-        KernelSpec::Matmul(s) => s.interface.n_bases,
-        KernelSpec::Attention(s) => s.interface.n_bases,
-        KernelSpec::Recurrent(s) => s.interface.n_bases,
-        KernelSpec::Scan(s) => s.interface.n_bases,
-        KernelSpec::Scatter(s) => s.interface.n_bases,
-        KernelSpec::Fft(s) => s.interface.n_bases,
-    }
 }
 
 /// The first element that is too far off. Halves may differ by one unit in the last place of theirs, where an f32 result near the middle

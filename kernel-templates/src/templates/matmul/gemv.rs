@@ -10,7 +10,7 @@ use super::{K, M, N, find_tile, start, store_tile, tile_grid, zero};
 use crate::asm::{Id, St};
 use crate::check::{BuildError, shape};
 use crate::emit_expr::{Emit, Kept};
-use crate::spec::{Extent, InterfaceForm, Kernel, MatmulSpec};
+use crate::spec::{Extent, Kernel, MatmulSpec, Target};
 use crate::templates::kernel;
 
 /// Most rows: each has an accumulator and a tree.
@@ -31,11 +31,11 @@ pub(super) fn shared_bytes(spec: &MatmulSpec) -> u32 {
     spec.wg * St::from(spec.acc).size_bytes()
 }
 
-pub(super) fn build(spec: &MatmulSpec, form: InterfaceForm, threads: u32) -> Result<Kernel, BuildError> {
+pub(super) fn build(spec: &MatmulSpec, target: Target, threads: u32) -> Result<Kernel, BuildError> {
     let Extent::Const(m) = spec.m else {
         return Err(shape("matmul: gemv of unknown m".to_owned()));
     };
-    let mut cx = start(spec, form);
+    let mut cx = start(spec, target);
     let array = cx.asm.shared_array(spec.acc.into(), spec.wg);
     let dots_per_group = spec.wg / threads;
     let group = cx.asm.workgroup_index();

@@ -23,7 +23,7 @@ use crate::expr::Binary;
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::StoreTape;
-use crate::spec::{Extent, Grid, GridFactor, InterfaceForm, Kernel, MatmulSpec, Staging};
+use crate::spec::{Extent, Grid, GridFactor, Kernel, MatmulSpec, Staging, Target};
 
 /// Axes by position.
 const BATCH: usize = 0;
@@ -52,12 +52,12 @@ pub fn constraints(spec: &MatmulSpec, limits: &Limits) -> Result<(), Reject> {
 ///
 /// # Errors
 /// When the spec contradicts itself.
-pub fn build(spec: &MatmulSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     match spec.staging {
-        Staging::Registers { rows, cols } => registers::build(spec, form, rows, cols),
-        Staging::Shared { .. } => shared::build(spec, form),
-        Staging::Gemv { threads_per_dot } => gemv::build(spec, form, threads_per_dot),
+        Staging::Registers { rows, cols } => registers::build(spec, target, rows, cols),
+        Staging::Shared { .. } => shared::build(spec, target),
+        Staging::Gemv { threads_per_dot } => gemv::build(spec, target, threads_per_dot),
         Staging::Coop { .. } => Err(BuildError::Unsupported { what: "a matmul with cooperative staging" }),
     }
 }
@@ -86,9 +86,9 @@ fn all_extents(spec: &MatmulSpec) -> Vec<Extent> {
     [spec.batch, spec.m, spec.n].into_iter().chain(spec.k.iter().copied()).collect()
 }
 
-fn start(spec: &MatmulSpec, form: InterfaceForm) -> Emit<'_> {
+fn start(spec: &MatmulSpec, target: Target) -> Emit<'_> {
     let extents = all_extents(spec);
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, form, spec.wg);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
     cx
 }

@@ -16,7 +16,7 @@ use crate::check::{BuildError, shape};
 use crate::dtype::Ty;
 use crate::emit_expr::{Emit, Kept};
 use crate::expr::ExprId;
-use crate::spec::{Extent, InterfaceForm, Kernel, MatmulSpec};
+use crate::spec::{Extent, Kernel, MatmulSpec, Target};
 use crate::templates::kernel;
 
 /// Most outputs of an invocation; more would spill on every device.
@@ -42,8 +42,8 @@ pub(super) fn check(rows: u32, cols: u32) -> Result<(), BuildError> {
     Ok(())
 }
 
-pub(super) fn build(spec: &MatmulSpec, form: InterfaceForm, rows: u32, cols: u32) -> Result<Kernel, BuildError> {
-    let mut cx = start(spec, form);
+pub(super) fn build(spec: &MatmulSpec, target: Target, rows: u32, cols: u32) -> Result<Kernel, BuildError> {
+    let mut cx = start(spec, target);
     let shared_rows = shares_rows(spec, cols);
     let (tile_n, per_group) = if shared_rows { (cols * spec.wg, 1) } else { (cols, spec.wg) };
     let index = if shared_rows { cx.asm.workgroup_index() } else { cx.global_index(spec.wg) };

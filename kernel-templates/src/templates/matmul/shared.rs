@@ -21,7 +21,7 @@ use crate::contiguity::is_consecutive;
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::ExprId;
-use crate::spec::{Extent, InterfaceForm, Kernel, MatmulSpec, Staging};
+use crate::spec::{Extent, Kernel, MatmulSpec, Staging, Target};
 use crate::templates::kernel;
 
 /// Most outputs of an invocation.
@@ -90,11 +90,11 @@ struct Side {
     k_fastest: bool,
 }
 
-pub(super) fn build(spec: &MatmulSpec, form: InterfaceForm) -> Result<Kernel, BuildError> {
+pub(super) fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildError> {
     let Some(s) = sizes(spec) else {
         return Err(shape("matmul: not a shared staging".to_owned()));
     };
-    let mut cx = start(spec, form);
+    let mut cx = start(spec, target);
     let group = cx.asm.workgroup_index();
     let local = cx.asm.local_index();
     let tile = find_tile(&mut cx, spec, group, s.bm, s.bn);
