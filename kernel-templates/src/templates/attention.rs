@@ -18,8 +18,11 @@ use crate::asm::{Id, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
+use crate::eval::{Runner, Tape, Value};
 use crate::expr::{ExprId, Unary};
+use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
+use crate::reference::StoreTape;
 use crate::spec::{AttentionSpec, Extent, Grid, GridFactor, Kernel, Target};
 use crate::templates::kernel;
 
@@ -246,4 +249,49 @@ fn store(cx: &mut Emit<'_>, spec: &AttentionSpec, state: &[Id]) {
             cx.stores(&spec.stores);
         });
     }
+}
+
+/// The plainest form: all scores of a row, their softmax, the weighted sum of the values; in f64.
+pub(crate) fn reference(spec: &AttentionSpec, memory: &mut Memory) {
+    let (rows, keys) = (memory.extents(&[spec.batch, spec.queries]), memory.extent(spec.keys));
+    let tapes = [spec.query, spec.key, spec.value, spec.score].map(|root| Tape::new(&spec.exprs, &[root]));
+    let [mut query, mut key, mut value, mut score] = tapes.each_ref().map(Tape::runner);
+    let stores = StoreTape::new(&spec.exprs, &spec.stores);
+    let mut writer = stores.runner();
+    for_each_point(&rows, &mut vec![], &mut |row| {
+        let (b, i) = (row[0], row[1]);
+        let at = |runner: &mut Runner<'_>, memory: &Memory, j: i32, e: u32, args: &[Value]| {
+            runner.run(&Point { memory, axes: &[b, i, j, e as i32], args });
+            runner.get(0).to_f64()
+        };
+        let mut scores = vec![];
+        for j in 0..keys as i32 {
+            let mut dot = 0.0;
+            for e in 0..spec.qk_dim {
+                dot += at(&mut query, memory, j, e, &[]) * at(&mut key, memory, j, e, &[]);
+            }
+            scores.push(at(&mut score, memory, j, 0, &[Value::F32(dot as f32)]));
+        }
+        let weights = softmax(&scores, spec.zero_masked_rows);
+        for e in 0..spec.v_dim {
+            let mut sum = 0.0;
+            for (j, weight) in (0..).zip(&weights) {
+                sum += weight * at(&mut value, memory, j, e, &[]);
+            }
+            // No key at all is as good as all of them hidden.
+            let sum = if weights.is_empty() && !spec.zero_masked_rows { f64::NAN } else { sum };
+            stores.run(&mut writer, memory, &[b, i, 0, e as i32], &[Value::F32(sum as f32)]);
+        }
+    });
+}
+
+/// The definition of softmax, but that the largest score is subtracted first. Where all scores are −∞ it is NaN, or 0 on demand.
+fn softmax(scores: &[f64], zero_if_hidden: bool) -> Vec<f64> {
+    if zero_if_hidden && scores.iter().all(|s| *s == f64::NEG_INFINITY) {
+        return vec![0.0; scores.len()];
+    }
+    let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+    let exps: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let sum: f64 = exps.iter().sum();
+    exps.iter().map(|e| e / sum).collect()
 }

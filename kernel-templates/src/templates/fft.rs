@@ -19,8 +19,11 @@ use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, shape};
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
+use crate::eval::{Tape, Value};
 use crate::expr::Unary;
+use crate::host::{Memory, Point};
 use crate::limits::{Limits, Reject};
+use crate::reference::StoreTape;
 use crate::spec::{Extent, FftSpec, Grid, GridFactor, Kernel, Target};
 use crate::templates::kernel;
 use std::f64::consts::TAU;
@@ -321,6 +324,32 @@ fn multiply(cx: &mut Emit<'_>, a: Complex, b: Complex) -> Complex {
     let (rr, ii) = (cx.asm.fmul(a.re, b.re), cx.asm.fmul(a.im, b.im));
     let (ri, ir) = (cx.asm.fmul(a.re, b.im), cx.asm.fmul(a.im, b.re));
     Complex { re: cx.asm.fsub(rr, ii), im: cx.asm.fadd(ri, ir) }
+}
+
+/// The plainest form: the definition of the transform, n² products in f64.
+pub(crate) fn reference(spec: &FftSpec, memory: &mut Memory) {
+    let (batch, n) = (memory.extent(spec.batch) as i32, spec.n as usize);
+    let input = Tape::new(&spec.exprs, &[spec.re, spec.im]);
+    let stores = StoreTape::new(&spec.exprs, &spec.stores);
+    let (mut reader, mut writer) = (input.runner(), stores.runner());
+    let sign = if spec.inverse { 1.0 } else { -1.0 };
+    let roots: Vec<(f64, f64)> = (0..n).map(|turn| (sign * TAU * turn as f64 / n as f64).sin_cos()).collect();
+    for b in 0..batch {
+        let mut x = vec![];
+        for j in 0..n {
+            reader.run(&Point { memory, axes: &[b, j as i32], args: &[] });
+            x.push((reader.get(0).to_f64(), reader.get(1).to_f64()));
+        }
+        for k in 0..n {
+            let (mut re, mut im) = (0.0, 0.0);
+            for (j, (x_re, x_im)) in x.iter().enumerate() {
+                let (sin, cos) = roots[j * k % n];
+                re += x_re * cos - x_im * sin;
+                im += x_re * sin + x_im * cos;
+            }
+            stores.run(&mut writer, memory, &[b, k as i32], &[Value::F32(re as f32), Value::F32(im as f32)]);
+        }
+    }
 }
 
 #[cfg(test)]

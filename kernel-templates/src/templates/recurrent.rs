@@ -17,8 +17,11 @@ use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, shape};
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
+use crate::eval::{Runner, Tape, Value};
 use crate::expr::Unary;
+use crate::host::{Memory, Point};
 use crate::limits::{Limits, Reject};
+use crate::reference::StoreTape;
 use crate::spec::{Cell, Extent, Grid, GridFactor, Kernel, RecurrentSpec, Target};
 use crate::templates::kernel;
 
@@ -272,4 +275,88 @@ fn sigmoid(cx: &mut Emit<'_>, x: Id) -> Id {
     let one = cx.asm.f32(1.0);
     let denominator = cx.asm.fadd(one, e);
     cx.asm.fdiv(one, denominator)
+}
+
+/// The plainest form: PyTorch's formulas of the cells, element by element, in f64.
+pub(crate) fn reference(spec: &RecurrentSpec, memory: &mut Memory) {
+    let (steps, batch) = (memory.extent(spec.steps) as i32, memory.extent(spec.batch) as i32);
+    let step_stores = StoreTape::new(&spec.exprs, &spec.step_stores);
+    let final_stores = StoreTape::new(&spec.exprs, &spec.final_stores);
+    let (mut step_writer, mut final_writer) = (step_stores.runner(), final_stores.runner());
+    let number = |v: f64| Value::F32(v as f32);
+    for b in 0..batch {
+        let mut state = State::initial(spec, memory, b);
+        for i in 0..steps {
+            let t = if spec.reverse { steps - 1 - i } else { i };
+            state = state.after(spec, memory, t, b);
+            for (u, h) in (0..).zip(&state.h) {
+                step_stores.run(&mut step_writer, memory, &[t, b, u, 0], &[number(*h)]);
+            }
+        }
+        for (u, (h, c)) in (0..).zip(state.h.iter().zip(&state.c)) {
+            final_stores.run(&mut final_writer, memory, &[0, b, u, 0], &[number(*h), number(*c)]);
+        }
+    }
+}
+
+/// State of the reference for one batch element.
+struct State {
+    h: Vec<f64>,
+    /// Zeros for cells without it.
+    c: Vec<f64>,
+}
+
+impl State {
+    fn initial(spec: &RecurrentSpec, memory: &Memory, b: i32) -> State {
+        let all = |root: Option<crate::expr::ExprId>| -> Vec<f64> {
+            let Some(root) = root else { return vec![0.0; spec.hidden as usize] };
+            let tape = Tape::new(&spec.exprs, &[root]);
+            let mut runner = tape.runner();
+            (0..spec.hidden).map(|u| element(&mut runner, memory, [0, b, u as i32, 0])).collect()
+        };
+        State { h: all(Some(spec.h0)), c: all(spec.c0) }
+    }
+
+    /// The state after step `t`.
+    fn after(&self, spec: &RecurrentSpec, memory: &Memory, t: i32, b: i32) -> State {
+        let tapes = [Some(spec.input), Some(spec.weight), spec.bias].map(|r| Tape::new(&spec.exprs, r.as_slice()));
+        let [mut input, mut weight, mut bias] = tapes.each_ref().map(Tape::runner);
+        // Of gate g and unit u: what comes from the input, and what from the last state.
+        let mut parts = |g: u32, u: u32| {
+            let row = (g * spec.hidden + u) as i32;
+            let mut recurrent = if spec.bias.is_some() { element(&mut bias, memory, [t, b, row, 0]) } else { 0.0 };
+            for (k, h) in (0..).zip(&self.h) {
+                recurrent += element(&mut weight, memory, [t, b, row, k]) * h;
+            }
+            (element(&mut input, memory, [t, b, row, 0]), recurrent)
+        };
+        let sigmoid = |(x, h): (f64, f64)| 1.0 / (1.0 + (-(x + h)).exp());
+        let mut next = State { h: vec![], c: vec![] };
+        for u in 0..spec.hidden {
+            let (old_h, old_c) = (self.h[u as usize], self.c[u as usize]);
+            let first = parts(0, u);
+            let (h, c) = match spec.cell {
+                Cell::Lstm => {
+                    let (i, f, o) = (sigmoid(first), sigmoid(parts(1, u)), sigmoid(parts(3, u)));
+                    let (x, h) = parts(2, u);
+                    let c = f * old_c + i * (x + h).tanh();
+                    (o * c.tanh(), c)
+                }
+                Cell::Gru => {
+                    let (r, z, (x, h)) = (sigmoid(first), sigmoid(parts(1, u)), parts(2, u));
+                    ((1.0 - z) * (x + r * h).tanh() + z * old_h, 0.0)
+                }
+                Cell::RnnTanh => ((first.0 + first.1).tanh(), 0.0),
+                Cell::RnnRelu => ((first.0 + first.1).max(0.0), 0.0),
+            };
+            next.h.push(h);
+            next.c.push(c);
+        }
+        next
+    }
+}
+
+fn element(runner: &mut Runner<'_>, memory: &Memory, axes: [i32; 4]) -> f64 {
+    runner.run(&Point { memory, axes: &axes, args: &[] });
+    runner.get(0).to_f64()
 }

@@ -1,9 +1,13 @@
 //! Kernels on whatever Vulkan driver is there, against their references: values, guard bytes around every operand, both interface forms.
 
+mod access_maps;
+mod attention;
+mod fft;
 mod functions;
 mod int64;
 mod map;
 mod matmul;
+mod recurrent;
 mod row;
 mod scan_scatter;
 mod spec;

@@ -5,8 +5,8 @@ use jvc_kernels::host::{HostBuffer, Memory};
 use jvc_kernels::spec::{Extent, Grid, Int64, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, Target};
 use jvc_kernels::{Limits, build, constraints, reference};
 use jvc_runtime::{
-    Base, Bound, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, ProgramDesc, Region, Requirements, Select, Spirv,
-    WeightSource, WeightsDesc,
+    Base, Bound, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, Options, ProgramDesc, Region, Requirements,
+    Select, Spirv, Validation, WeightSource, WeightsDesc,
 };
 use std::sync::OnceLock;
 
@@ -29,11 +29,16 @@ pub(crate) fn targets(gpu: &Gpu, spec: &KernelSpec) -> Vec<Target> {
 const GUARD: usize = 256;
 const GUARD_BYTE: u8 = 0xa5;
 
-/// The GPU, or none: then the test says that it is skipped.
+/// The GPU, under the validation layer where that is installed; or none: then the test says that it is skipped.
 #[allow(clippy::print_stderr, reason = "a skipped test must be seen")]
 pub(crate) fn gpu(test: &str) -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let gpu = GPU.get_or_init(|| Gpu::open(&Select::Auto).ok()).clone();
+    let open = |validation| Gpu::open_with(&Select::Auto, &Options { validation, ..Options::default() });
+    let without = |e| {
+        eprintln!("no validation layer: {e}");
+        open(None)
+    };
+    let gpu = GPU.get_or_init(|| open(Some(Validation { sync: true })).or_else(without).ok()).clone();
     if gpu.is_none() {
         eprintln!("SKIPPED {test}: no Vulkan device");
     }
@@ -152,6 +157,7 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
     }
     let touched = after.iter().zip(&image).position(|(a, b)| a != b);
     assert_eq!(touched, None, "a byte outside the operands was written (operands at {offsets:?})");
+    assert_eq!(gpu.validation().messages(), Vec::<String>::new(), "the validation layer has something to say");
     result
 }
 
@@ -173,7 +179,7 @@ pub(crate) fn check(gpu: &Gpu, name: &str, spec: &KernelSpec, memory: &Memory, t
         return false;
     }
     let mut expected = memory.clone();
-    reference(spec, &mut expected).expect("the spec has a reference");
+    reference(spec, &mut expected);
     for target in targets(gpu, spec) {
         let kernel = build(spec, target).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(target.int64 == Int64::Native || !kernel.needs.int64, "{name}: words need no 64-bit integers");

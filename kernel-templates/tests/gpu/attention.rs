@@ -1,0 +1,260 @@
+//! The attention template: odd shapes, masks with fully hidden rows, blocks of keys in shared memory and none, symbols.
+
+use crate::spec::{interface, operand, row_major, symbolic};
+use crate::support::{Random, Tolerance, check, elements, gpu};
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::eval::Value;
+use jvc_kernels::expr::{Binary, ExprId, Exprs};
+use jvc_kernels::host::Memory;
+use jvc_kernels::reference;
+use jvc_kernels::spec::{Access, AttentionSpec, Extent, KernelSpec, Store};
+
+const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-5 };
+
+/// (keys of a block, workgroup).
+const BLOCKS: [(u32, u32); 6] = [(0, 32), (0, 1), (1, 32), (7, 64), (32, 32), (16, 5)];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mask {
+    None,
+    /// Keys after the query are hidden.
+    Causal,
+    /// A number per (query, key) is added; −∞ hides.
+    Added,
+    /// A truth value per (query, key); false hides.
+    Shown,
+}
+
+#[derive(Clone)]
+struct Problem {
+    batch: Extent,
+    queries: Extent,
+    keys: Extent,
+    qk_dim: u32,
+    v_dim: u32,
+    dtype: DType,
+    mask: Mask,
+    zero_masked_rows: bool,
+    symbols: Vec<u32>,
+}
+
+/// Every third query sees nothing.
+fn is_hidden(mask: Mask, query: usize, key: usize) -> bool {
+    query % 3 == 1 || (mask == Mask::Added && (query + key).is_multiple_of(4))
+}
+
+/// What hides a key in a mask of this type.
+fn hidden_by(dtype: DType) -> f64 {
+    if dtype == DType::Bool { 0.0 } else { f64::NEG_INFINITY }
+}
+
+impl Problem {
+    fn of([batch, queries, keys]: [u32; 3], (qk_dim, v_dim): (u32, u32)) -> Problem {
+        let [batch, queries, keys] = [batch, queries, keys].map(Extent::Const);
+        let (dtype, mask) = (DType::F32, Mask::None);
+        Problem { batch, queries, keys, qk_dim, v_dim, dtype, mask, zero_masked_rows: true, symbols: vec![] }
+    }
+
+    fn score(&self, e: &mut Exprs) -> ExprId {
+        let (dot, scale) = (e.arg(0, Ty::F32), e.f32(0.37));
+        let scaled = e.bin(Binary::Mul, dot, scale);
+        let hidden = e.f32(f32::NEG_INFINITY);
+        let at = row_major(e, &[(1, self.queries), (2, self.keys)]);
+        match self.mask {
+            Mask::None => scaled,
+            Mask::Causal => {
+                let (query, key) = (e.axis(1), e.axis(2));
+                let shown = e.bin(Binary::Le, key, query);
+                e.select(shown, scaled, hidden)
+            }
+            Mask::Added => {
+                let bias = e.load(4, DType::F32, vec![at]);
+                e.bin(Binary::Add, scaled, bias)
+            }
+            Mask::Shown => {
+                let shown = e.load(4, DType::Bool, vec![at]);
+                e.select(shown, scaled, hidden)
+            }
+        }
+    }
+
+    /// Results go to `[query, batch, channel]`, doubled.
+    fn spec(&self, (block_keys, wg): (u32, u32)) -> KernelSpec {
+        let mut e = Exprs::new();
+        let (qk, v) = (Extent::Const(self.qk_dim), Extent::Const(self.v_dim));
+        let at = [
+            row_major(&mut e, &[(0, self.batch), (1, self.queries), (3, qk)]),
+            row_major(&mut e, &[(0, self.batch), (2, self.keys), (3, qk)]),
+            row_major(&mut e, &[(0, self.batch), (2, self.keys), (3, v)]),
+        ];
+        let [query, key, value] = [0, 1, 2].map(|i| e.load(i, self.dtype, vec![at[usize::from(i)]]));
+        let score = self.score(&mut e);
+        let (result, two) = (e.arg(0, Ty::F32), e.f32(2.0));
+        let stored = e.bin(Binary::Mul, result, two);
+        let index = row_major(&mut e, &[(1, self.queries), (0, self.batch), (3, v)]);
+        let mut operands = vec![operand(self.dtype, Access::Read); 3];
+        operands.push(operand(self.dtype, Access::Write));
+        match self.mask {
+            Mask::None | Mask::Causal => {}
+            Mask::Added => operands.push(operand(DType::F32, Access::Read)),
+            Mask::Shown => operands.push(operand(DType::Bool, Access::Read)),
+        }
+        KernelSpec::Attention(AttentionSpec {
+            interface: interface(operands, symbolic(&[self.batch, self.queries, self.keys])),
+            exprs: e,
+            batch: self.batch,
+            queries: self.queries,
+            keys: self.keys,
+            qk_dim: self.qk_dim,
+            v_dim: self.v_dim,
+            query,
+            key,
+            value,
+            score,
+            zero_masked_rows: self.zero_masked_rows,
+            stores: vec![Store { operand: 3, index, value: stored, guard: None }],
+            block_keys,
+            wg,
+        })
+    }
+
+    fn memory(&self, spec: &KernelSpec) -> Memory {
+        let mut memory = Memory { operands: vec![], symbols: self.symbols.clone() };
+        let (batch, queries, keys) = (self.batch, self.queries, self.keys);
+        let (qk, v) = (self.qk_dim as usize, self.v_dim as usize);
+        let sizes = [
+            elements(&memory, &[batch, queries]) * qk,
+            elements(&memory, &[batch, keys]) * qk,
+            elements(&memory, &[batch, keys]) * v,
+            elements(&memory, &[batch, queries]) * v,
+            elements(&memory, &[queries, keys]),
+        ];
+        let operands = &spec.interface().operands;
+        memory.operands = (1..).zip(operands.iter().zip(sizes)).map(|(s, (o, n))| Random(s).buffer(o, n)).collect();
+        let n_keys = memory.extent(keys) as usize;
+        for mask in memory.operands.iter_mut().skip(4) {
+            for at in (0..mask.len()).filter(|at| is_hidden(self.mask, at / n_keys, at % n_keys)) {
+                mask.store(at, Value::from_f64(mask.dtype.ty(), hidden_by(mask.dtype)));
+            }
+        }
+        memory
+    }
+
+    fn check(&self, gpu: &jvc_runtime::Gpu, blocks: (u32, u32)) {
+        let spec = self.spec(blocks);
+        let name = format!(
+            "attention {:?} {}/{} {} {:?} zero={} {blocks:?}",
+            spec.extents(),
+            self.qk_dim,
+            self.v_dim,
+            self.dtype,
+            self.mask,
+            self.zero_masked_rows
+        );
+        check(gpu, &name, &spec, &self.memory(&spec), CLOSE);
+    }
+}
+
+#[test]
+fn odd_shapes_match_with_and_without_blocks() {
+    let Some(gpu) = gpu("attention shapes") else { return };
+    for (sizes, dims) in [
+        ([1, 1, 1], (1, 1)),
+        ([2, 3, 5], (4, 4)),
+        ([3, 33, 17], (5, 3)),
+        ([1, 7, 64], (8, 9)),
+        ([2, 65, 31], (33, 2)),
+        ([0, 4, 4], (2, 2)),
+        ([2, 0, 4], (2, 2)),
+    ] {
+        for blocks in BLOCKS {
+            Problem::of(sizes, dims).check(&gpu, blocks);
+        }
+    }
+}
+
+#[test]
+fn hidden_keys_do_not_count_and_fully_hidden_rows_are_zero_or_nan() {
+    let Some(gpu) = gpu("attention masks") else { return };
+    for mask in [Mask::Causal, Mask::Added, Mask::Shown] {
+        for zero_masked_rows in [false, true] {
+            for blocks in BLOCKS {
+                let plain = Problem::of([2, 19, 23], (6, 5));
+                Problem { mask, zero_masked_rows, ..plain }.check(&gpu, blocks);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_keys_a_row_is_as_if_fully_hidden() {
+    let Some(gpu) = gpu("attention without keys") else { return };
+    for zero_masked_rows in [false, true] {
+        for blocks in BLOCKS {
+            Problem { zero_masked_rows, ..Problem::of([2, 3, 0], (4, 3)) }.check(&gpu, blocks);
+        }
+    }
+}
+
+#[test]
+fn symbolic_sizes_match_from_one_module() {
+    let Some(gpu) = gpu("attention symbols") else { return };
+    let (c, s) = (Extent::Const, Extent::Sym);
+    for [batch, queries, keys] in [[s(0), s(1), s(2)], [c(2), s(1), c(9)], [c(1), c(4), s(2)]] {
+        for symbols in [[1, 1, 1], [3, 34, 29], [2, 5, 0], [0, 5, 3], [2, 0, 3]] {
+            for blocks in BLOCKS {
+                let (mask, symbols) = (Mask::Shown, symbols.to_vec());
+                let plain = Problem::of([1, 1, 1], (7, 4));
+                Problem { batch, queries, keys, mask, symbols, ..plain }.check(&gpu, blocks);
+            }
+        }
+    }
+}
+
+#[test]
+fn narrow_types_match_where_the_device_has_them() {
+    let Some(gpu) = gpu("narrow attention") else { return };
+    for dtype in [DType::F16, DType::BF16] {
+        for blocks in BLOCKS {
+            Problem { dtype, mask: Mask::Causal, ..Problem::of([2, 13, 21], (8, 6)) }.check(&gpu, blocks);
+        }
+    }
+}
+
+/// Scores far beyond what exp takes: only the running maximum keeps them finite.
+#[test]
+fn huge_scores_stay_finite() {
+    let Some(gpu) = gpu("huge scores") else { return };
+    for blocks in BLOCKS {
+        let problem = Problem { mask: Mask::Added, ..Problem::of([1, 9, 40], (2, 2)) };
+        let spec = problem.spec(blocks);
+        let mut memory = problem.memory(&spec);
+        for at in 0..memory.operands[4].len() {
+            // Rising and falling along the keys, so that the maximum moves late in some rows.
+            let (query, key) = (at / 40, at % 40);
+            let bias = if query % 2 == 0 { key as f32 * 90.0 } else { -90.0 * key as f32 };
+            memory.operands[4].store(at, Value::F32(bias));
+        }
+        check(&gpu, &format!("huge scores {blocks:?}"), &spec, &memory, CLOSE);
+    }
+}
+
+#[test]
+fn the_reference_averages_where_all_scores_are_equal() {
+    let problem = Problem::of([1, 2, 4], (3, 2));
+    let spec = problem.spec((0, 32));
+    let mut memory = problem.memory(&spec);
+    for at in 0..memory.operands[0].len() {
+        memory.operands[0].store(at, Value::F32(0.0));
+    }
+    let values: Vec<f64> = (0..8).map(|at| memory.operands[2].load(at).to_f64()).collect();
+    reference(&spec, &mut memory);
+    for query in 0..2 {
+        for e in 0..2 {
+            // The store doubles the mean of four values.
+            let want = (values[e] + values[2 + e] + values[4 + e] + values[6 + e]) / 2.0;
+            let have = memory.operands[3].load(query * 2 + e).to_f64();
+            assert!((want - have).abs() < 1e-6, "query {query} channel {e}: {have}, {want} is right");
+        }
+    }
+}
