@@ -24,6 +24,35 @@ impl Env for Probe {
     }
 }
 
+/// How an index moves with an axis, seen at a few places.
+#[derive(PartialEq)]
+enum Steps {
+    None,
+    ByOne,
+    Otherwise,
+}
+
+fn steps(exprs: &Exprs, index: &[ExprId], axis: u8) -> Steps {
+    let tape = Tape::new(exprs, index);
+    let mut runner = tape.runner();
+    let mut at = |at| {
+        runner.run(&Probe { axis, at });
+        i64::from(runner.get(0).index())
+    };
+    let places = [1, 2, 3].map(&mut at);
+    match (places[1] - places[0], places[2] - places[1]) {
+        (0, 0) => Steps::None,
+        (1, 1) => Steps::ByOne,
+        _ => Steps::Otherwise,
+    }
+}
+
+/// True when an index goes up by one with `axis`, seen at a few places.
+pub(crate) fn is_consecutive_index(exprs: &Exprs, index: ExprId, axis: u8) -> bool {
+    let gathers = exprs.reachable(&[index]).iter().any(|&n| matches!(exprs.get(n), Expr::Load { .. }));
+    !gathers && steps(exprs, &[index], axis) == Steps::ByOne
+}
+
 /// True when the loads that `root` makes by plain index arithmetic go up by one element with `axis`, seen at a few places.
 pub(crate) fn is_consecutive(exprs: &Exprs, root: ExprId, axis: u8) -> bool {
     let mut found = false;
@@ -34,20 +63,11 @@ pub(crate) fn is_consecutive(exprs: &Exprs, root: ExprId, axis: u8) -> bool {
         if gathers {
             continue;
         }
-        let tape = Tape::new(exprs, index);
-        let mut runner = tape.runner();
-        let mut at = |at| {
-            runner.run(&Probe { axis, at });
-            i64::from(runner.get(0).index())
-        };
-        let places = [1, 2, 3].map(&mut at);
-        if places[0] == places[1] && places[1] == places[2] {
-            continue;
+        match steps(exprs, index, axis) {
+            Steps::None => {}
+            Steps::ByOne => found = true,
+            Steps::Otherwise => return false,
         }
-        if places[1] - places[0] != 1 || places[2] - places[1] != 1 {
-            return false;
-        }
-        found = true;
     }
     found
 }

@@ -412,6 +412,11 @@ impl<'s> Emit<'s> {
         self.asm.load(&self.buffers, operand, index)
     }
 
+    /// 16 bytes of an operand as four words; `index` counts such blocks.
+    pub(crate) fn load_operand_block(&mut self, operand: u16, index: Id) -> Id {
+        self.asm.load_operand_block(&mut self.buffers, operand, index)
+    }
+
     /// Writes an element.
     pub(crate) fn store(&mut self, operand: u16, index: Id, value: Id) {
         self.asm.store(&self.buffers, operand, index, value);

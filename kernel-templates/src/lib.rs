@@ -19,6 +19,7 @@ mod math;
 mod reference;
 mod special;
 mod text;
+mod wide_load;
 
 #[cfg(feature = "validate")]
 pub use build::validate;
@@ -27,3 +28,4 @@ pub use check::BuildError;
 pub use limits::{Limits, Reject};
 pub use reference::reference;
 pub use text::Printer;
+pub use wide_load::is_exact_in;

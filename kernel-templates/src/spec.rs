@@ -177,28 +177,37 @@ pub enum Staging {
         /// Outputs of an invocation along n.
         cols: u32,
     },
-    /// Cooperative matrices (KHR), staged through shared memory; f16 or bf16 operands, f32 accumulators.
-    Coop {
-        /// Tile along m, a multiple of the fragment's.
-        bm: u32,
-        /// Tile along n.
-        bn: u32,
-        /// Tile along k.
-        bk: u32,
-        /// Fragment sizes (m, n, k) from the device profile.
-        frag: (u32, u32, u32),
-        /// Subgroups along m and n.
-        warps: (u32, u32),
-        /// Fragment element type: F16 or BF16.
-        elem: DType,
-        /// Invocations of a subgroup.
-        subgroup: u32,
-    },
+    /// Cooperative matrices (KHR), staged through shared memory; f16 or bf16 operands, f32 accumulators. Both elements must be exact in
+    /// the fragment's type ([`crate::is_exact_in`]): nothing is rounded on the way into a fragment.
+    Coop(Coop),
     /// One row of workgroup-wide dot products: for m ≤ 8.
     Gemv {
         /// Invocations that share one dot product, a power of two.
         threads_per_dot: u32,
     },
+}
+
+/// Parameters of a matmul on cooperative matrices. Sizes are multiples of 8, the halves of a 16-byte block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Coop {
+    /// Tile along m, a multiple of the fragment's times the subgroups along m.
+    pub bm: u32,
+    /// Tile along n, likewise.
+    pub bn: u32,
+    /// Tile along k, a multiple of the fragment's.
+    pub bk: u32,
+    /// Fragment sizes (m, n, k) from the device profile.
+    pub frag: (u32, u32, u32),
+    /// Subgroups along m and n; `wg` is their count times `subgroup`.
+    pub warps: (u32, u32),
+    /// Fragment element type: F16 or BF16.
+    pub elem: DType,
+    /// Invocations of a subgroup; the pipeline demands it, and full subgroups.
+    pub subgroup: u32,
+    /// Tiles in shared memory: 1, or 2 in turn, which saves a barrier per tile.
+    pub buffers: u32,
+    /// The next tile is loaded to registers before the present one is multiplied.
+    pub ahead: bool,
 }
 
 /// `acc[b,m,n] = Σ_k lhs(b,m,k)·rhs(b,n,k)`, then stores. Matrix products, and convolutions by their access maps.

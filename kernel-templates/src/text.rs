@@ -3,7 +3,7 @@
 use crate::dtype::{DType, Storage};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::spec::{
-    Access, AttentionSpec, Extent, FftSpec, Interface, KernelSpec, MapSpec, MatmulSpec, RecurrentSpec, RowSpec,
+    Access, AttentionSpec, Coop, Extent, FftSpec, Interface, KernelSpec, MapSpec, MatmulSpec, RecurrentSpec, RowSpec,
     ScanSpec, ScatterSpec, Staging, Store,
 };
 use std::collections::BTreeMap;
@@ -201,8 +201,14 @@ fn staging(s: &Staging) -> String {
     match s {
         Staging::Registers { rows, cols } => format!("registers:{rows}x{cols}"),
         Staging::Shared { bm, bn, bk, rows, cols } => format!("shared:{bm}x{bn}x{bk}:{rows}x{cols}"),
-        Staging::Coop { bm, bn, bk, frag, warps, elem, subgroup } => {
-            format!("coop:{bm}x{bn}x{bk}:{}x{}x{}:{}x{}:{elem}:sg{subgroup}", frag.0, frag.1, frag.2, warps.0, warps.1)
+        Staging::Coop(Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead }) => {
+            let (tile, frag, warps) = (
+                format!("{bm}x{bn}x{bk}"),
+                format!("{}x{}x{}", frag.0, frag.1, frag.2),
+                format!("{}x{}", warps.0, warps.1),
+            );
+            let ahead = if *ahead { ":ahead" } else { "" };
+            format!("coop:{tile}:{frag}:{warps}:{elem}:sg{subgroup}:buf{buffers}{ahead}")
         }
         Staging::Gemv { threads_per_dot } => format!("gemv:{threads_per_dot}"),
     }

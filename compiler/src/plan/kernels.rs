@@ -4,7 +4,7 @@ use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
-use jvc_kernels::spec::{Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
+use jvc_kernels::spec::{Coop, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ fn require(needs: &mut Requirements, spec: &KernelSpec, kernel: &Kernel) {
     needs.shared_bytes = needs.shared_bytes.max(kernel.shared_bytes);
     needs.push_bytes = needs.push_bytes.max(spec.interface().push_bytes());
     needs.max_workgroup = needs.max_workgroup.max(spec.workgroup());
-    if let KernelSpec::Matmul(MatmulSpec { staging: Staging::Coop { frag, elem, .. }, .. }) = spec {
+    if let KernelSpec::Matmul(MatmulSpec { staging: Staging::Coop(Coop { frag, elem, .. }), .. }) = spec {
         let fragment = (frag.0, frag.1, frag.2, super::elem(*elem));
         if !needs.cooperative.contains(&fragment) {
             needs.cooperative.push(fragment);

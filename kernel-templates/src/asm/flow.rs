@@ -2,7 +2,7 @@
 
 use super::{Asm, Id, St};
 use rspirv::dr::{Instruction, Operand};
-use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl};
+use rspirv::spirv::{LoopControl, Op, Scope, SelectionControl};
 
 /// A loop between [`Asm::loop_begin`] and [`Asm::loop_end`].
 pub(crate) struct Loop {
@@ -111,10 +111,6 @@ impl Asm {
 
     /// Workgroup barrier that orders workgroup memory.
     pub(crate) fn barrier(&mut self) {
-        let scope = self.u32(Scope::Workgroup as u32);
-        let bits = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
-        let semantics = self.u32(bits.bits());
-        let operands = vec![Operand::IdScope(scope), Operand::IdScope(scope), Operand::IdMemorySemantics(semantics)];
-        self.push_void(Op::ControlBarrier, operands);
+        self.barrier_of(Scope::Workgroup);
     }
 }

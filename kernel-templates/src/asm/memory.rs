@@ -6,6 +6,7 @@ use crate::dtype::Storage;
 use crate::spec::{Interface, InterfaceForm, Operand as SpecOperand};
 use rspirv::dr::Operand;
 use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op, StorageClass};
+use std::collections::BTreeMap;
 
 /// Where an operand's bytes start.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +28,8 @@ struct BufferRef {
 /// The operands of a kernel, ready for loads and stores.
 pub(crate) struct Buffers {
     operands: Vec<BufferRef>,
+    /// Bindings form: the variables through which operands are read by whole blocks, as they are needed.
+    block_views: BTreeMap<u16, Id>,
     symbols: Option<BufferRef>,
 }
 
@@ -54,7 +57,7 @@ impl Asm {
         let mut members: Vec<(Id, u32)> = (0..n_bases).map(|i| (words2, 8 * i)).collect();
         members.extend((0..interface.operands.len() as u32).map(|i| (word, 8 * n_bases + 4 * i)));
         if members.is_empty() {
-            return Buffers { operands: vec![], symbols: None };
+            return Buffers { operands: vec![], block_views: BTreeMap::new(), symbols: None };
         }
         let block = self.type_push_struct(&members);
         let push = self.global_variable(StorageClass::PushConstant, block);
@@ -71,7 +74,7 @@ impl Asm {
             let base = *bases.last().expect("a kernel with symbols has their base");
             self.buffer_at(Place::Address(base), MemoryForm::native(crate::dtype::DType::I32))
         });
-        Buffers { operands, symbols }
+        Buffers { operands, block_views: BTreeMap::new(), symbols }
     }
 
     fn push_member(&mut self, push: Id, member: u32, ty: Id) -> Id {
@@ -106,17 +109,21 @@ impl Asm {
         let operands: Vec<BufferRef> = operands.collect();
         let n = operands.len() as u32;
         let symbols = interface.symbols.then(|| self.bound(n, MemoryForm::native(crate::dtype::DType::I32)));
-        Buffers { operands, symbols }
+        Buffers { operands, block_views: BTreeMap::new(), symbols }
     }
 
     fn bound(&mut self, binding: u32, form: MemoryForm) -> BufferRef {
         let mut buffer = self.buffer_at(Place::Variable(0), form);
-        let var = self.global_variable(StorageClass::StorageBuffer, buffer.block);
+        buffer.place = Place::Variable(self.bound_variable(binding, buffer.block));
+        buffer
+    }
+
+    fn bound_variable(&mut self, binding: u32, block: Id) -> Id {
+        let var = self.global_variable(StorageClass::StorageBuffer, block);
         self.decorate(var, Decoration::DescriptorSet, &[0]);
         self.decorate(var, Decoration::Binding, &[binding]);
         self.decorate(var, Decoration::Aliased, &[]);
-        buffer.place = Place::Variable(var);
-        buffer
+        var
     }
 
     fn buffer_at(&mut self, place: Place, form: MemoryForm) -> BufferRef {
@@ -159,6 +166,23 @@ impl Asm {
     /// Element `index` of an operand, in its register type.
     pub(crate) fn load(&mut self, buffers: &Buffers, operand: u16, index: Id) -> Id {
         self.load_buffer(buffers.operands[usize::from(operand)], index)
+    }
+
+    /// 16 bytes of an operand, as four words: block `index` from its start.
+    pub(crate) fn load_operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {
+        let words = self.type_vector(St::U32, 4);
+        let block = self.type_block(words, 16);
+        let place = match buffers.operands[usize::from(operand)].place {
+            address @ Place::Address(_) => address,
+            Place::Variable(_) => {
+                let known = buffers.block_views.get(&operand).copied();
+                let var = known.unwrap_or_else(|| self.bound_variable(operand.into(), block));
+                buffers.block_views.insert(operand, var);
+                Place::Variable(var)
+            }
+        };
+        let at = self.element_pointer(place, block, words, index);
+        self.load_raw(at, words, 16)
     }
 
     fn load_buffer(&mut self, buffer: BufferRef, index: Id) -> Id {
@@ -214,7 +238,6 @@ impl Asm {
     }
 
     /// Switches to the Vulkan memory model, which cooperative matrices demand.
-    #[allow(dead_code, reason = "used by the cooperative-matrix template only")]
     pub(crate) fn use_vulkan_memory_model(&mut self) {
         self.vulkan_memory = true;
         self.require(Capability::VulkanMemoryModel);

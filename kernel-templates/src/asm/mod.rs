@@ -8,12 +8,14 @@
 #![allow(dead_code, reason = "an assembler offers what templates to come use")]
 
 mod convert;
+mod cooperative;
 mod flow;
 mod int64;
 mod memory;
 mod ops;
 mod types;
 
+pub(crate) use cooperative::{Blocks, Lines, MatrixUse};
 pub(crate) use flow::{If, Loop};
 pub(crate) use memory::{Buffers, Shared};
 pub(crate) use ops::Glsl;

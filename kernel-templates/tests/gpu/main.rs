@@ -2,6 +2,7 @@
 
 mod access_maps;
 mod attention;
+mod cooperative;
 mod fft;
 mod functions;
 mod int64;

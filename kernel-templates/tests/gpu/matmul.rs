@@ -9,7 +9,7 @@ use jvc_kernels::spec::{Access, Extent, KernelSpec, MatmulSpec, Staging, Store};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-4 };
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) batch: Extent,
     pub(crate) m: Extent,
@@ -18,6 +18,10 @@ pub(crate) struct Problem {
     pub(crate) dtype: DType,
     /// The right side as [batch, n, k] instead of [batch, k, n].
     pub(crate) transposed: bool,
+    /// The left side as [batch, k, m] instead of [batch, m, k].
+    pub(crate) turned: bool,
+    /// Element type of the result and the bias.
+    pub(crate) out: DType,
 }
 
 const SYMBOLS: [u32; 5] = [2, 19, 35, 21, 0];
@@ -43,7 +47,11 @@ impl Problem {
         let mut e = Exprs::new();
         let acc = self.dtype.ty();
         let k: Vec<(u8, Extent)> = (3u8..).zip(self.k.iter().copied()).collect();
-        let lhs_axes = [&[(0, self.batch), (1, self.m)], k.as_slice()].concat();
+        let lhs_axes = if self.turned {
+            [&[(0, self.batch)], k.as_slice(), &[(1, self.m)]].concat()
+        } else {
+            [&[(0, self.batch), (1, self.m)], k.as_slice()].concat()
+        };
         let rhs_axes = if self.transposed {
             [&[(0, self.batch), (2, self.n)], k.as_slice()].concat()
         } else {
@@ -53,7 +61,7 @@ impl Problem {
         let (lhs, rhs) = (e.load(0, self.dtype, vec![i]), e.load(1, self.dtype, vec![j]));
         let index = row_major(&mut e, &[(0, self.batch), (1, self.m), (2, self.n)]);
         let column = e.axis(2);
-        let bias = e.load(2, self.dtype, vec![column]);
+        let bias = e.load(2, self.out, vec![column]);
         let (sum, two) = (e.arg(0, acc), e.lit(acc, 2.0));
         let value = e.bin(Binary::Mul, sum, two);
         let value = e.bin(Binary::Add, value, bias);
@@ -74,8 +82,8 @@ impl Problem {
     }
 
     fn operands(&self) -> Vec<jvc_kernels::spec::Operand> {
-        let mut operands = vec![operand(self.dtype, Access::Read); 3];
-        operands.push(operand(self.dtype, Access::Write));
+        let mut operands = vec![operand(self.dtype, Access::Read); 2];
+        operands.extend([operand(self.out, Access::Read), operand(self.out, Access::Write)]);
         operands
     }
 
@@ -105,7 +113,8 @@ impl Problem {
 pub(crate) fn problem(batch: u32, m: u32, n: u32, k: &[u32]) -> Problem {
     let k = k.iter().map(|&k| Extent::Const(k)).collect();
     let c = Extent::Const;
-    Problem { batch: c(batch), m: c(m), n: c(n), k, dtype: DType::F32, transposed: false }
+    let dtype = DType::F32;
+    Problem { batch: c(batch), m: c(m), n: c(n), k, dtype, transposed: false, turned: false, out: dtype }
 }
 
 #[test]
@@ -154,7 +163,7 @@ fn every_type_multiplies() {
     let Some(gpu) = gpu("matmul types") else { return };
     for dtype in [DType::F16, DType::BF16, DType::F64, DType::I32, DType::I64] {
         for (staging, wg) in [stagings()[1], stagings()[3]] {
-            Problem { dtype, ..problem(2, 9, 21, &[18]) }.typed_check(&gpu, staging, wg);
+            Problem { dtype, out: dtype, ..problem(2, 9, 21, &[18]) }.typed_check(&gpu, staging, wg);
         }
     }
 }
@@ -192,29 +201,33 @@ fn thin_products_match_with_any_number_of_lanes() {
 fn a_padded_strided_convolution_is_a_product_by_access_maps() {
     let Some(gpu) = gpu("convolution") else { return };
     for (staging, wg) in stagings() {
-        let (spec, memory) = convolution(5, 11, 6, staging, wg);
+        let (spec, memory) = convolution(DType::F32, [5, 11, 6], staging, wg);
         let name = format!("convolution {staging:?}");
         assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &memory, CLOSE), "f32 is everywhere");
     }
 }
 
 /// A 3×3 convolution with padding 1, stride 2 and relu, NCHW, as a product: m = output channels, n = output positions, k = (channel, ky, kx).
-pub(crate) fn convolution(channels: u32, size: u32, outputs: u32, staging: Staging, wg: u32) -> (MatmulSpec, Memory) {
+pub(crate) fn convolution(
+    dtype: DType,
+    [channels, size, outputs]: [u32; 3],
+    staging: Staging,
+    wg: u32,
+) -> (MatmulSpec, Memory) {
     let batch = 2;
     let out = (size + 2 - 3) / 2 + 1;
     let mut e = Exprs::new();
     let k = [Extent::Const(channels), Extent::Const(3), Extent::Const(3)];
     let weight_axes = [(1, Extent::Const(outputs)), (3, k[0]), (4, k[1]), (5, k[2])];
     let weight = row_major(&mut e, &weight_axes);
-    let lhs = e.load(0, DType::F32, vec![weight]);
-    let rhs = padded_input(&mut e, channels, size, out);
+    let lhs = e.load(0, dtype, vec![weight]);
+    let rhs = padded_input(&mut e, dtype, channels, size, out);
     let positions = Extent::Const(out * out);
     let index = row_major(&mut e, &[(0, Extent::Const(batch)), (1, Extent::Const(outputs)), (2, positions)]);
     let zero = e.f32(0.0);
     let sum = e.arg(0, Ty::F32);
     let value = e.bin(Binary::Max, sum, zero);
-    let operands =
-        vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+    let operands = vec![operand(dtype, Access::Read), operand(dtype, Access::Read), operand(DType::F32, Access::Write)];
     let sizes = [outputs * channels * 9, batch * channels * size * size, batch * outputs * out * out];
     let buffers = (1u64..).zip(operands.iter().zip(sizes)).map(|(s, (o, n))| Random(s).buffer(o, n as usize));
     let memory = Memory { operands: buffers.collect(), symbols: vec![] };
@@ -236,7 +249,7 @@ pub(crate) fn convolution(channels: u32, size: u32, outputs: u32, staging: Stagi
 }
 
 /// `x[b, c, 2·oy + ky − 1, 2·ox + kx − 1]`, zero outside; n = oy·out + ox.
-fn padded_input(e: &mut Exprs, channels: u32, size: u32, out: u32) -> jvc_kernels::expr::ExprId {
+fn padded_input(e: &mut Exprs, dtype: DType, channels: u32, size: u32, out: u32) -> jvc_kernels::expr::ExprId {
     let (n, width, two, one) = (e.axis(2), e.i32(out as i32), e.i32(2), e.i32(1));
     let (oy, ox) = (e.bin(Binary::Div, n, width), e.bin(Binary::Rem, n, width));
     let (zero, last) = (e.i32(0), e.i32(size as i32 - 1));
@@ -260,7 +273,7 @@ fn padded_input(e: &mut Exprs, channels: u32, size: u32, out: u32) -> jvc_kernel
     let row = e.bin(Binary::Add, row, y);
     let at = e.bin(Binary::Mul, row, size);
     let at = e.bin(Binary::Add, at, x);
-    let value = e.load(1, DType::F32, vec![at]);
+    let value = e.load(1, dtype, vec![at]);
     let nothing = e.f32(0.0);
     e.select(inside, value, nothing)
 }

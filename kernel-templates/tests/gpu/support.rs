@@ -47,7 +47,7 @@ pub(crate) fn gpu(test: &str) -> Option<Gpu> {
 
 /// What the templates may ask of it.
 pub(crate) fn limits(gpu: &Gpu) -> Limits {
-    let (info, portable) = (gpu.info(), Limits::portable());
+    let info = gpu.info();
     Limits {
         max_workgroup: info.limits.max_workgroup,
         shared_bytes: info.limits.shared_bytes,
@@ -58,8 +58,14 @@ pub(crate) fn limits(gpu: &Gpu) -> Limits {
         float16: info.features.float16,
         int64: info.features.int64,
         float64: info.features.float64,
-        ..portable
+        cooperative: fragments(info),
     }
+}
+
+/// Its cooperative matrices with f32 sums, where the driver has one subgroup size.
+fn fragments(info: &jvc_runtime::GpuInfo) -> Vec<(u32, u32, u32, DType)> {
+    let summed = info.cooperative.iter().filter(|s| s.a == s.b && s.c == "f32" && s.result == "f32");
+    summed.filter_map(|s| Some((s.m, s.n, s.k, DType::parse(s.a)?))).collect()
 }
 
 /// Workgroups of a grid for these symbols, folded as the recorder does.
@@ -99,7 +105,7 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
         code: Spirv::Words(&kernel.words),
         n_bases: if bound { 0 } else { n_bases },
         n_operands: n_operands as u8,
-        subgroup: 0,
+        subgroup: kernel.needs.subgroup,
     };
     let program = ProgramDesc {
         name: "test",

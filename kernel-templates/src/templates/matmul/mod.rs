@@ -10,6 +10,7 @@
 //! One loop nest, four inner shapes ([`Staging`]), a file each: who computes which outputs, and where the elements of both sides wait.
 //! Traffic of each is in its file.
 
+mod coop;
 mod gemv;
 mod registers;
 mod shared;
@@ -43,7 +44,10 @@ pub fn constraints(spec: &MatmulSpec, limits: &Limits) -> Result<(), Reject> {
         Staging::Registers { .. } => 0,
         Staging::Shared { .. } => shared::shared_bytes(spec),
         Staging::Gemv { .. } => gemv::shared_bytes(spec),
-        Staging::Coop { .. } => return Err(Reject::Shape { reason: "matmul: no cooperative staging".to_owned() }),
+        Staging::Coop(c) => {
+            coop::constraints(&c, limits)?;
+            coop::shared_bytes(&c)
+        }
     };
     if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
 }
@@ -58,7 +62,7 @@ pub fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildError> {
         Staging::Registers { rows, cols } => registers::build(spec, target, rows, cols),
         Staging::Shared { .. } => shared::build(spec, target),
         Staging::Gemv { threads_per_dot } => gemv::build(spec, target, threads_per_dot),
-        Staging::Coop { .. } => Err(BuildError::Unsupported { what: "a matmul with cooperative staging" }),
+        Staging::Coop(c) => coop::build(spec, target, &c),
     }
 }
 
@@ -70,7 +74,7 @@ fn check(spec: &MatmulSpec) -> Result<(), BuildError> {
         Staging::Registers { rows, cols } => registers::check(rows, cols)?,
         Staging::Shared { .. } => shared::check(spec)?,
         Staging::Gemv { threads_per_dot } => gemv::check(spec, threads_per_dot)?,
-        Staging::Coop { .. } => {}
+        Staging::Coop(c) => coop::check(spec, &c)?,
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
     check.interface(&all_extents(spec))?;

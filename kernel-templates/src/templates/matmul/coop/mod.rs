@@ -1,0 +1,234 @@
+//! Cooperative matrices: each subgroup multiplies fragments of tiles that wait in shared memory as halves.
+//!
+//! ```text
+//! parallel for tile of bm × bn, by workgroup; parts of it by subgroup:
+//!     for t in k tiles of bk:
+//!         shared = tile t of both sides (halves, in lines of bk or of the tile's width); barrier
+//!         load(t + 1) to registers, if asked to
+//!         for k in 0..bk by the fragment's: sums += a fragments · b fragments
+//!         barrier
+//!     sums → shared (f32), a band of fragments at a time → stores
+//! ```
+//!
+//! Traffic: each left element is read n / bn times, each right element m / bm times, in blocks of 16 bytes where the access map is proven
+//! to allow it. Lines of shared memory are a block longer than their content, so that neighbouring lines start in other banks.
+
+mod finish;
+mod stage;
+
+use super::{M, N, find_tile, start, tile_grid};
+use crate::asm::{Blocks, Id, Lines, MatrixUse};
+use crate::check::{BuildError, shape};
+use crate::dtype::{DType, Ty};
+use crate::emit_expr::Emit;
+use crate::limits::{Limits, Reject};
+use crate::spec::{Coop, Kernel, MatmulSpec, Target};
+use crate::templates::kernel;
+use crate::wide_load::{GROUP, is_exact_in};
+use stage::Side;
+
+/// f32 in a block.
+const WORDS: u32 = 4;
+
+pub(super) fn check(spec: &MatmulSpec, c: &Coop) -> Result<(), BuildError> {
+    let tile_fits =
+        |tile: u32, warps: u32, frag: u32| tile > 0 && warps > 0 && frag > 0 && tile.is_multiple_of(warps * frag);
+    let fits = tile_fits(c.bm, c.warps.0, c.frag.0)
+        && tile_fits(c.bn, c.warps.1, c.frag.1)
+        && tile_fits(c.bk, 1, c.frag.2)
+        && [c.bm, c.bn, c.bk, c.frag.0, c.frag.1, c.frag.2].iter().all(|v| v.is_multiple_of(GROUP))
+        && c.subgroup > 0
+        && c.warps.0 * c.warps.1 * c.subgroup == spec.wg
+        && (1..=2).contains(&c.buffers);
+    if !fits {
+        return Err(shape(format!(
+            "matmul: cooperative tile {}x{}x{} of {}x{} subgroups of {} with fragments {:?}, wg={}, {} buffers: sizes must be multiples of {GROUP} and of each other",
+            c.bm, c.bn, c.bk, c.warps.0, c.warps.1, c.subgroup, c.frag, spec.wg, c.buffers
+        )));
+    }
+    if spec.acc != Ty::F32 || !matches!(c.elem, DType::F16 | DType::BF16) {
+        return Err(shape(format!("matmul: no cooperative product of {} summed in {}", c.elem, spec.acc)));
+    }
+    for (what, root) in [("left", spec.lhs), ("right", spec.rhs)] {
+        if !is_exact_in(&spec.exprs, root, c.elem) {
+            return Err(shape(format!("matmul: the {what} element is not exact in {}", c.elem)));
+        }
+    }
+    Ok(())
+}
+
+/// The fragment that a device must have, and its subgroups.
+pub(super) fn constraints(c: &Coop, limits: &Limits) -> Result<(), Reject> {
+    let (m, n, k) = c.frag;
+    if !limits.cooperative.contains(&(m, n, k, c.elem)) {
+        let have: Vec<String> = limits.cooperative.iter().map(|(m, n, k, e)| format!("{m}x{n}x{k} {e}")).collect();
+        let have = if have.is_empty() { "none".to_owned() } else { have.join(", ") };
+        let reason = format!("the device has no cooperative matrices {m}x{n}x{k} {} (it has: {have})", c.elem);
+        return Err(Reject::Shape { reason });
+    }
+    if c.subgroup != limits.subgroup {
+        let reason = format!("subgroups of {} are asked for, the device has {}", c.subgroup, limits.subgroup);
+        return Err(Reject::Shape { reason });
+    }
+    Ok(())
+}
+
+/// Blocks of one operand's tile.
+fn side_blocks(c: &Coop, width: u32, along_k: bool) -> u32 {
+    let (lines, length) = if along_k { (width, c.bk) } else { (c.bk, width) };
+    lines * pitch(length)
+}
+
+/// Blocks from one line of `length` halves to the next.
+fn pitch(length: u32) -> u32 {
+    length / GROUP + 1
+}
+
+fn array_blocks(c: &Coop, sides: [&Side; 2]) -> u32 {
+    let tile: u32 = sides.iter().map(|s| side_blocks(c, s.width, s.along_k)).sum();
+    (tile * c.buffers).max(c.warps.0 * c.warps.1 * finish::band_blocks(c))
+}
+
+/// Shared memory at most, whichever way lines run.
+pub(super) fn shared_bytes(c: &Coop) -> u32 {
+    let side = |width| side_blocks(c, width, true).max(side_blocks(c, width, false));
+    let tile = (side(c.bm) + side(c.bn)) * c.buffers;
+    tile.max(c.warps.0 * c.warps.1 * finish::band_blocks(c)) * 16
+}
+
+/// Where a subgroup stands in the tile: its first row and column.
+struct Place {
+    row: Id,
+    col: Id,
+}
+
+/// A kernel under way.
+struct Product<'a> {
+    spec: &'a MatmulSpec,
+    c: Coop,
+    sides: [Side; 2],
+    blocks: Blocks,
+    place: Place,
+    /// Variables of the sums, row-major over the subgroup's fragments.
+    sums: Vec<Id>,
+    sum_ty: Id,
+}
+
+impl Product<'_> {
+    /// Fragments of a subgroup along m and n.
+    fn fragments(&self) -> (u32, u32) {
+        let c = &self.c;
+        (c.bm / c.warps.0 / c.frag.0, c.bn / c.warps.1 / c.frag.1)
+    }
+}
+
+pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kernel, BuildError> {
+    let c = *c;
+    let mut cx = start(spec, target);
+    let group = cx.asm.workgroup_index();
+    let tile = find_tile(&mut cx, spec, group, c.bm, c.bn);
+    let local = cx.asm.local_index();
+    let left = Side::new(&mut cx, spec, &c, M, tile.along_m, local);
+    let mut right = Side::new(&mut cx, spec, &c, N, tile.along_n, local);
+    right.base = side_blocks(&c, left.width, left.along_k);
+    let blocks = cx.asm.shared_blocks(array_blocks(&c, [&left, &right]));
+    let place = place(&mut cx, &c);
+    let sum_ty = cx.asm.matrix_type(DType::F32, (c.frag.0, c.frag.1), MatrixUse::Sum);
+    let mut product = Product { spec, c, sides: [left, right], blocks, place, sums: vec![], sum_ty };
+    let (along_m, along_n) = product.fragments();
+    product.sums = (0..along_m * along_n).map(|_| cx.asm.matrix_variable(sum_ty)).collect();
+    k_tiles(&mut cx, &product);
+    finish::store(&mut cx, &product);
+    Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
+}
+
+fn place(cx: &mut Emit<'_>, c: &Coop) -> Place {
+    let warp = cx.asm.subgroup_index(c.subgroup);
+    let along_n = cx.asm.u32(c.warps.1);
+    let (row, col) = super::divide(cx, warp, along_n);
+    let scaled = |cx: &mut Emit<'_>, at, size| {
+        let size = cx.asm.u32(size);
+        cx.asm.imul(at, size)
+    };
+    Place { row: scaled(cx, row, c.bm / c.warps.0), col: scaled(cx, col, c.bn / c.warps.1) }
+}
+
+/// The loop over k tiles. It carries the block of the buffer in use, where there are two, and what was loaded ahead.
+fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>) {
+    let c = p.c;
+    let total = cx.product(&p.spec.k);
+    let (zero, step) = (cx.asm.u32(0), cx.asm.u32(c.bk));
+    let size = cx.asm.u32(p.sides.iter().map(|s| side_blocks(&c, s.width, s.along_k)).sum());
+    let mut initial = if c.buffers == 2 { vec![zero] } else { vec![] };
+    if c.ahead {
+        initial.extend(stage::load_some(cx, p, zero, total));
+    }
+    cx.loop_step((zero, total, step), &initial, |cx, offset, carried| {
+        let (buffer, ahead) = if c.buffers == 2 { (carried[0], &carried[1..]) } else { (zero, carried) };
+        let tile = if c.ahead { ahead.to_vec() } else { stage::load(cx, p, offset, total) };
+        stage::put(cx, p, buffer, &tile);
+        cx.asm.barrier();
+        let mut next = if c.buffers == 2 { vec![cx.asm.isub(size, buffer)] } else { vec![] };
+        if c.ahead {
+            let offset = cx.asm.iadd(offset, step);
+            next.extend(stage::load_some(cx, p, offset, total));
+        }
+        multiply(cx, p, buffer);
+        if c.buffers == 1 {
+            cx.asm.barrier();
+        }
+        next
+    });
+    if c.buffers == 2 {
+        // What follows writes over the last tile.
+        cx.asm.barrier();
+    }
+}
+
+/// `sums += a · b` over one tile.
+fn multiply(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id) {
+    let (along_m, along_n) = p.fragments();
+    let (m, n, k) = p.c.frag;
+    let a_ty = cx.asm.matrix_type(p.c.elem, (m, k), MatrixUse::A);
+    let b_ty = cx.asm.matrix_type(p.c.elem, (k, n), MatrixUse::B);
+    let mut sums: Vec<Id> = p.sums.iter().map(|&v| cx.asm.variable(v, p.sum_ty)).collect();
+    for at_k in (0..p.c.bk).step_by(k as usize) {
+        let a: Vec<Id> = (0..along_m).map(|i| fragment(cx, p, buffer, 0, (i * m, at_k), a_ty)).collect();
+        for j in 0..along_n {
+            let b = fragment(cx, p, buffer, 1, (j * n, at_k), b_ty);
+            for (i, &a) in a.iter().enumerate() {
+                let sum = &mut sums[i * along_n as usize + j as usize];
+                *sum = cx.asm.matrix_mul_add(a, b, *sum);
+            }
+        }
+    }
+    for (&variable, sum) in p.sums.iter().zip(sums) {
+        cx.asm.set_variable(variable, sum);
+    }
+}
+
+/// A fragment of side 0 or 1 at a row or column of the subgroup's part, and at k, both multiples of [`GROUP`].
+fn fragment(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, side: usize, (at, k): (u32, u32), ty: Id) -> Id {
+    let s = &p.sides[side];
+    let origin = if side == 0 { p.place.row } else { p.place.col };
+    let offset = cx.asm.u32(at);
+    let at = cx.asm.iadd(origin, offset);
+    let pitch = pitch(if s.along_k { p.c.bk } else { s.width });
+    let within = if s.along_k {
+        let pitch = cx.asm.u32(pitch);
+        let line = cx.asm.imul(at, pitch);
+        let k = cx.asm.u32(k / GROUP);
+        cx.asm.iadd(line, k)
+    } else {
+        let three = cx.asm.u32(GROUP.trailing_zeros());
+        let at = cx.asm.shr(at, three);
+        let line = cx.asm.u32(k * pitch);
+        cx.asm.iadd(at, line)
+    };
+    let base = cx.asm.u32(s.base);
+    let first = cx.asm.iadd(buffer, base);
+    let first = cx.asm.iadd(first, within);
+    // Lines along k are the rows of the left fragment and the columns of the right one.
+    let rows = s.along_k == (side == 0);
+    cx.asm.matrix_load(ty, p.blocks, Lines { first, pitch, rows })
+}
