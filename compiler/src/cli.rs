@@ -37,6 +37,7 @@ Tensors are called in.N and out.N, in the order of the program's inputs and outp
     #[command(after_help = "Examples:
   jvc verify resnet18.pt2
   jvc verify fixtures/ --device lavapipe --repeat 20 --json report.json
+  jvc verify fixtures/ --ranges
   jvc verify ops/ --save-outputs out/
 Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64.N, and further sets under alt.K.")]
     Verify(VerifyArgs),
@@ -232,6 +233,10 @@ pub struct VerifyArgs {
     /// Runs of each input set; all must give the same bytes
     #[arg(long, default_value_t = 2)]
     pub repeat: u32,
+    /// Also run every step alone with poison outside the ranges that it declares to read: it must leave the same bytes in what it
+    /// declares to write, and change no byte elsewhere
+    #[arg(long)]
+    pub ranges: bool,
     /// Start Vulkan's validation layer; any message is a failure
     #[arg(long)]
     pub validate: bool,

@@ -1,11 +1,14 @@
 //! Runs a compiled plan in memory through the runtime: what `jvc run` and `jvc verify` do. No graph is interpreted here: the plan's steps
 //! are recorded once per session, as a generated crate records them.
 
+mod ranges;
+
 use crate::ir::{DType, Graph};
 use crate::pipeline::Compiled;
 use crate::plan::weights::{narrow, widen};
 use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, Port, PortKind, Size, Step};
 use jvc_runtime as rt;
+pub use ranges::{RangeFault, RangeFaultKind, RangeReport, check_ranges};
 use thiserror::Error;
 
 /// Host data of a port: little-endian, contiguous, in the element type's own width.
@@ -102,6 +105,12 @@ pub enum ExecError {
         name: String,
         /// Why.
         error: jvc_codegen::plan::SizeError,
+    },
+    /// A step computes sizes, which the check of declared ranges does not follow.
+    #[error("step {label} writes the symbol table: its ranges cannot be checked alone")]
+    SymbolsWritten {
+        /// The step.
+        label: String,
     },
     /// An i64 input beyond 32 bits on a device without 64-bit integers.
     #[error("input {name} holds {value}, which needs 64-bit integers that this device lacks")]

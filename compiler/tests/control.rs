@@ -36,6 +36,7 @@ fn programs_with_control_flow_and_random_numbers_run_as_in_pytorch() {
         options: Options::default(),
         level: None,
         repeats: 2,
+        ranges: false,
         validate: false,
         save_outputs: None,
     };

@@ -1,7 +1,7 @@
 //! Every operation of the graph, alone and with what fuses into it, on the device at hand against the interpreter.
 
 use jvc::device;
-use jvc::exec::{HostTensor, Loaded, Value};
+use jvc::exec::{HostTensor, Loaded, Value, check_ranges};
 use jvc::import::weights::WeightStore;
 use jvc::ir::eval::{Data, Precision, Tensor, eval_with};
 use jvc::ir::{Body, Builder, DType, Dim, Graph, Op, Range, TensorType, UserInput, UserOutput, ValueId, Window};
@@ -144,6 +144,8 @@ fn check_with(graph: &Graph, runs: &[Vec<Tensor>], mut judge: impl FnMut(&HostTe
         let got = session.run(&values).expect("a run");
         let want = eval_with(graph, &|_| None, inputs, &BTreeMap::new(), Precision::Exact).expect("the interpreter");
         got.iter().zip(want.tensors()).for_each(|(got, want)| judge(got, want));
+        let ranges = check_ranges(gpu, &compiled, 0, &values).expect("the steps run alone");
+        assert_eq!(ranges.faults, vec![], "declared ranges");
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
             LevelArg::Model => Level::Model,
         }),
         repeats: args.repeat,
+        ranges: args.ranges,
         validate: args.validate,
         save_outputs: args.save_outputs.clone(),
     };

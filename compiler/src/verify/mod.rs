@@ -3,7 +3,8 @@
 //! For each `.pt2` a sibling `.safetensors` holds inputs (`in.N`, in the order of the program's inputs), PyTorch's outputs in the program's
 //! own precision (`out.N`) and in f64 (`out64.N`), and further sets of the same under `alt.K.`. Every set runs several times from the
 //! initial state, each time on an arena full of 0xFF bytes; all runs must give the same bytes, and the first is compared. Nothing is
-//! interpreted: results come from the plan's dispatches, whose number is reported.
+//! interpreted: results come from the plan's dispatches, whose number is reported. On demand every step also runs alone, to test the ranges
+//! that it declares.
 
 mod bounds;
 mod cases;
@@ -17,7 +18,7 @@ pub use report::{FileReport, OutputReport, Status, Summary};
 
 use crate::aten::philox::OFFSET;
 use crate::device::{self, DeviceProfile};
-use crate::exec::{ExecError, HostTensor, Loaded, Session};
+use crate::exec::{ExecError, HostTensor, Loaded, Session, Value, check_ranges};
 use crate::import::{self, Program};
 use crate::ir::{Graph, UserOutput};
 use crate::options::Options;
@@ -49,6 +50,8 @@ pub struct Request {
     pub level: Option<Level>,
     /// Runs of each input set.
     pub repeats: u32,
+    /// Also run every step alone, with poison around what it declares to read and write.
+    pub ranges: bool,
     /// Start the validation layer; its messages fail a file.
     pub validate: bool,
     /// Where to write the results.
@@ -201,11 +204,39 @@ impl<'r> Runner<'r> {
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
         report.compile_seconds = started.elapsed().as_secs_f64();
         report.describe_plan(&compiled.plan);
-        if !references.has_outputs() {
-            return self.run_random(&compiled, &references, report);
+        let outputs = if references.has_outputs() {
+            let rule = judge::Judge::new(self.request.level, report.flags, &references);
+            self.run_sets(&compiled, &programs[0], &references, &rule, report)?
+        } else {
+            self.run_random(&compiled, &references, report)?
+        };
+        if self.request.ranges {
+            self.check_ranges(&compiled, &references, report)?;
         }
-        let rule = judge::Judge::new(self.request.level, report.flags, &references);
-        self.run_sets(&compiled, &programs[0], &references, &rule, report)
+        Ok(outputs)
+    }
+
+    /// Every step's declared ranges, once for each set of sizes.
+    fn check_ranges(&self, compiled: &Compiled, references: &References, report: &mut FileReport) -> Verdict<()> {
+        let mut done: Vec<Vec<Vec<i64>>> = vec![];
+        for set in &references.sets {
+            let inputs = set.inputs(&compiled.graphs[0])?;
+            let sizes: Vec<Vec<i64>> = inputs.iter().map(sizes).collect();
+            if done.contains(&sizes) {
+                continue;
+            }
+            done.push(sizes);
+            let found = check_ranges(&self.gpu, compiled, 0, &inputs).map_err(|e| {
+                report.device_lost = true;
+                Status::Fail(format!("ranges{}: {e}", set.label()))
+            })?;
+            report.range_steps += found.steps;
+            if let Some(first) = found.faults.first() {
+                let n = found.faults.len();
+                return Err(Status::Fail(format!("ranges{}: {n} faults, the first: {first}", set.label())));
+            }
+        }
+        Ok(())
     }
 
     /// A program that draws random numbers has no references: its runs must give the same bytes at one offset of the stream, others at
@@ -270,6 +301,14 @@ impl<'r> Runner<'r> {
             report.outputs.extend(judge::missing(set, outputs.len(), program));
         }
         Ok(saved)
+    }
+}
+
+/// What decides which bytes a program touches.
+fn sizes(input: &Value) -> Vec<i64> {
+    match input {
+        Value::Tensor(t) => t.shape.clone(),
+        Value::Int(v) => vec![*v],
     }
 }
 

@@ -47,6 +47,8 @@ pub struct FileReport {
     pub dispatches: usize,
     /// Barriers of one run.
     pub barriers: usize,
+    /// Steps whose declared ranges were tested.
+    pub range_steps: usize,
     /// Distinct kernels.
     pub kernels: usize,
     /// Bytes of the arena.
@@ -84,6 +86,7 @@ impl FileReport {
             outputs: vec![],
             dispatches: 0,
             barriers: 0,
+            range_steps: 0,
             kernels: 0,
             arena_bytes: 0,
             live_bytes: 0,
@@ -128,7 +131,7 @@ impl FileReport {
         let outputs: Vec<Value> = self.outputs.iter().map(OutputReport::to_json).collect();
         json!({
             "file": self.name, "status": status, "reasons": reasons, "outputs": outputs, "notes": self.notes,
-            "dispatches": self.dispatches, "barriers": self.barriers, "kernels": self.kernels,
+            "dispatches": self.dispatches, "barriers": self.barriers, "kernels": self.kernels, "range_steps": self.range_steps,
             "arena_bytes": self.arena_bytes, "live_bytes": self.live_bytes,
             "compile_seconds": self.compile_seconds, "seconds": self.seconds,
             "edge": self.flags.edge, "ties": self.flags.ties, "nonfinite": self.flags.nonfinite, "empty": self.flags.empty,
@@ -168,6 +171,9 @@ impl fmt::Display for FileReport {
             Status::Unsupported(why) => write!(f, "unsupported  {name}: {}", why.join("; "))?,
             Status::Skipped(why) => write!(f, "skipped      {name}: {why}")?,
         }
+        if self.range_steps > 0 {
+            write!(f, ", declared ranges of {} steps", self.range_steps)?;
+        }
         self.notes.iter().try_for_each(|note| write!(f, "\n             note: {note}"))
     }
 }
@@ -196,13 +202,18 @@ impl Summary {
         self.files.iter().map(|f| f.dispatches).sum()
     }
 
+    /// Steps whose declared ranges were tested.
+    pub fn range_steps(&self) -> usize {
+        self.files.iter().map(|f| f.range_steps).sum()
+    }
+
     /// The summary as JSON.
     pub fn to_json(&self) -> Value {
         let [pass, fail, unsupported, skipped] = self.counts();
         let files: Vec<Value> = self.files.iter().map(FileReport::to_json).collect();
         json!({
             "device": self.device, "gpu": self.gpu, "pass": pass, "fail": fail, "unsupported": unsupported, "skipped": skipped,
-            "dispatches": self.dispatches(), "files": files,
+            "dispatches": self.dispatches(), "range_steps": self.range_steps(), "files": files,
         })
     }
 }
@@ -211,6 +222,9 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [pass, fail, unsupported, skipped] = self.counts();
         writeln!(f, "compiled for {}, run on {}: {} dispatches", self.device, self.gpu, self.dispatches())?;
+        if self.range_steps() > 0 {
+            writeln!(f, "declared ranges of {} steps tested", self.range_steps())?;
+        }
         let special = |of: fn(&Flags) -> bool| {
             let all = self.count(|r| of(&r.flags));
             let good = self.count(|r| of(&r.flags) && r.status == Status::Pass);
