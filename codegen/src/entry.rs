@@ -354,12 +354,9 @@ fn prepare_input(names: &EntryNames<'_>, port: &Port, field: &Ident) -> TokenStr
     let (name, elems) = (field.to_string(), names.elems(port));
     let bools = (port.elem == Elem::Bool).then(|| quote!(bools(#name, inputs.#field)?;));
     let convert = match transfer(port) {
-        Some(Transfer::Words { from, fallible, .. }) => {
+        Some(Transfer::Words { from, .. }) => {
             let words = words_field(field);
-            Some(match fallible {
-                true => quote!(words::#from(#name, inputs.#field, &mut self.#words)?;),
-                false => quote!(words::#from(inputs.#field, &mut self.#words);),
-            })
+            Some(quote!(words::#from(inputs.#field, &mut self.#words);))
         }
         _ => None,
     };

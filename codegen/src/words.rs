@@ -1,12 +1,11 @@
-//! Conversions between elements and the 32-bit words in which a device without the small (or wide) type keeps them
+//! Conversions between elements and the 32-bit words in which a device without the small type keeps them
 //! (`src/words.rs` of a generated crate): only those that its ports need.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
-use crate::checks::import_checks;
 use crate::docs::file_docs;
-use crate::imports::{import_runtime, names};
+use crate::imports::names;
 use crate::plan::{Elem, Port};
 
 /// How a port's elements get to the device and back.
@@ -19,8 +18,6 @@ pub(crate) enum Transfer {
         from: Ident,
         /// Words to elements.
         to: Ident,
-        /// The first function can fail.
-        fallible: bool,
     },
 }
 
@@ -31,30 +28,24 @@ pub(crate) fn transfer(port: &Port) -> Option<Transfer> {
         return Some(Transfer::Direct);
     }
     let name = port.elem.name();
-    let words = Transfer::Words {
-        from: format_ident!("from_{name}"),
-        to: format_ident!("to_{name}"),
-        fallible: port.elem == Elem::I64,
-    };
-    (port.elem != Elem::F64).then_some(words)
+    let words = Transfer::Words { from: format_ident!("from_{name}"), to: format_ident!("to_{name}") };
+    (!matches!(port.elem, Elem::I64 | Elem::F64)).then_some(words)
 }
 
 type Body = fn() -> TokenStream;
 
 /// Name, then whether it converts to words, element type, and expression of one element.
-const FUNCTIONS: [(&str, &str, Body); 14] = [
+const FUNCTIONS: [(&str, &str, Body); 12] = [
     ("from_bool", "u8", || quote!(u32::from(*v))),
     ("from_u8", "u8", || quote!(u32::from(*v))),
     ("from_i8", "i8", || quote!(i32::from(*v).cast_unsigned())),
     ("from_i16", "i16", || quote!(i32::from(*v).cast_unsigned())),
-    ("from_i64", "i64", || quote!()),
     ("from_f16", "u16", || quote!(f16_to_f32(*v))),
     ("from_bf16", "u16", || quote!(u32::from(*v) << 16)),
     ("to_bool", "u8", || quote!(u8::from(*w != 0))),
     ("to_u8", "u8", || quote!(*w as u8)),
     ("to_i8", "i8", || quote!(*w as i8)),
     ("to_i16", "i16", || quote!(*w as i16)),
-    ("to_i64", "i64", || quote!(i64::from(w.cast_signed()))),
     ("to_f16", "u16", || quote!(f32_to_f16(*w))),
     ("to_bf16", "u16", || quote!(f32_to_bf16(*w))),
 ];
@@ -71,16 +62,11 @@ pub(crate) fn words_file(tokens: &TokenStream) -> Option<TokenStream> {
         }
     }
     let header = file_docs("Elements as 32-bit words, for a device that keeps them so.");
-    let runtime = import_runtime(&body);
-    let checks = import_checks(&body);
-    (!functions.is_empty()).then(|| quote!(#header #checks #runtime #body))
+    (!functions.is_empty()).then(|| quote!(#header #body))
 }
 
 fn function(name: &str, elem: &str, body: &TokenStream) -> TokenStream {
     let (function, elem) = (format_ident!("{name}"), format_ident!("{elem}"));
-    if name == "from_i64" {
-        return from_i64();
-    }
     if name.starts_with("from_") {
         return quote! {
             pub(crate) fn #function(values: &[#elem], words: &mut Vec<u32>) {
@@ -93,21 +79,6 @@ fn function(name: &str, elem: &str, body: &TokenStream) -> TokenStream {
         pub(crate) fn #function(words: &[u32], values: &mut Vec<#elem>) {
             values.clear();
             values.extend(words.iter().map(|w| #body));
-        }
-    }
-}
-
-fn from_i64() -> TokenStream {
-    quote! {
-        /// The compiler has proven that the program's own values fit 32 bits; the caller's must fit too.
-        pub(crate) fn from_i64(name: &str, values: &[i64], words: &mut Vec<u32>) -> Result<(), Error> {
-            words.clear();
-            for value in values {
-                let narrow = i32::try_from(*value);
-                let narrow = narrow.map_err(|_| argument(name, "values of 32 bits", value))?;
-                words.push(narrow.cast_unsigned());
-            }
-            Ok(())
         }
     }
 }

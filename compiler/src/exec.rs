@@ -112,14 +112,6 @@ pub enum ExecError {
         /// The step.
         label: String,
     },
-    /// An i64 input beyond 32 bits on a device without 64-bit integers.
-    #[error("input {name} holds {value}, which needs 64-bit integers that this device lacks")]
-    Wide {
-        /// Port.
-        name: String,
-        /// Value.
-        value: i64,
-    },
 }
 
 /// A program on a device.
@@ -439,12 +431,6 @@ fn solve(size: &Size, v: i64) -> Option<(u16, i64)> {
 fn to_device(port: &Port, t: &HostTensor) -> Result<Vec<u8>, ExecError> {
     if !port.word_storage {
         return Ok(t.bytes.clone());
-    }
-    if t.dtype == DType::I64 {
-        let values = t.bytes.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().expect("8 bytes")));
-        if let Some(value) = values.into_iter().find(|v| i32::try_from(*v).is_err()) {
-            return Err(ExecError::Wide { name: port.name.clone(), value });
-        }
     }
     Ok(widen(t.dtype, &t.bytes))
 }

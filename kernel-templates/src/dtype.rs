@@ -47,8 +47,8 @@ pub enum Ty {
 pub enum Storage {
     /// In the element type's own width.
     Native,
-    /// One 32-bit word an element: widened (bool, u8, i8, i16 to i32; f16, bf16 to f32) or, for i64 whose range is
-    /// proven, narrowed. For devices without the small or wide type.
+    /// One 32-bit word an element (bool, u8, i8, i16 as i32; f16, bf16 as f32), for devices without the small type. 64-bit types stay
+    /// as they are.
     Word,
 }
 

@@ -19,7 +19,7 @@ pub struct HostBuffer {
 pub const fn element_bytes(dtype: DType, storage: Storage) -> usize {
     match (storage, dtype) {
         (Storage::Native, _) => dtype.size_bytes() as usize,
-        (Storage::Word, DType::F64) => 8,
+        (Storage::Word, DType::I64 | DType::F64) => 8,
         (Storage::Word, _) => 4,
     }
 }
@@ -52,10 +52,9 @@ impl HostBuffer {
         match (self.storage, self.dtype) {
             (_, DType::F64) => Value::F64(f64::from_le_bytes(self.at(i))),
             (_, DType::F32) | (Storage::Word, DType::F16 | DType::BF16) => Value::F32(f32::from_le_bytes(self.at(i))),
-            (Storage::Word, DType::I64) => Value::I64(i32::from_le_bytes(self.at(i)).into()),
             (Storage::Word, DType::Bool) => Value::Bool(i32::from_le_bytes(self.at(i)) != 0),
-            (_, DType::I32) | (Storage::Word, _) => Value::I32(i32::from_le_bytes(self.at(i))),
             (_, DType::I64) => Value::I64(i64::from_le_bytes(self.at(i))),
+            (_, DType::I32) | (Storage::Word, _) => Value::I32(i32::from_le_bytes(self.at(i))),
             (_, DType::I16) => Value::I32(i16::from_le_bytes(self.at(i)).into()),
             (_, DType::I8) => Value::I32((self.bytes[i] as i8).into()),
             (_, DType::U8) => Value::I32(self.bytes[i].into()),
@@ -77,7 +76,6 @@ impl HostBuffer {
             (Storage::Native, DType::I16, Value::I32(v)) => self.put(i, (v as i16).to_le_bytes()),
             (Storage::Native, DType::I8 | DType::U8, Value::I32(v)) => self.put(i, [v as u8]),
             (Storage::Native, DType::Bool, Value::Bool(v)) => self.put(i, [u8::from(v)]),
-            (Storage::Word, DType::I64, Value::I64(v)) => self.put(i, (v as i32).to_le_bytes()),
             (Storage::Word, DType::Bool, Value::Bool(v)) => self.put(i, u32::from(v).to_le_bytes()),
             (_, _, Value::F32(v)) => self.put(i, v.to_le_bytes()),
             (_, _, Value::F64(v)) => self.put(i, v.to_le_bytes()),

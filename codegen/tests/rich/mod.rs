@@ -99,7 +99,7 @@ fn step_entry() -> Entry {
     for elem in Elem::ALL {
         let mut port = io_port(elem.name(), inputs.len() as u32, elem, &[]);
         port.shape = vec![n(), Size::Const(3)];
-        port.word_storage = elem != Elem::F64;
+        port.word_storage = !matches!(elem, Elem::I64 | Elem::F64);
         port.max_bytes = 100 * 3 * port.device_elem_bytes();
         inputs.push(port);
     }
@@ -107,7 +107,7 @@ fn step_entry() -> Entry {
     for elem in Elem::ALL {
         let mut port = io_port(&format!("{}_out", elem.name()), n_inputs + outputs.len() as u32, elem, &[]);
         port.shape = vec![Size::Add(vec![half.clone(), Size::Const(1)])];
-        port.word_storage = elem != Elem::F64;
+        port.word_storage = !matches!(elem, Elem::I64 | Elem::F64);
         port.max_bytes = 50 * port.device_elem_bytes();
         outputs.push(port);
     }

@@ -315,7 +315,7 @@ impl<'a> Ix<'a> {
         let r = self.exprs.bin(Binary::Rem, a, b);
         if nonneg {
             self.bounds.insert(r, Bound { lo: 0, hi: sum(&pb, &constant(1), -1) });
-            let hi = self.upper(&pa).and_then(|hi| Some(as_const(&hi)? / as_const(&pb)?));
+            let hi = self.upper(&pa).and_then(|hi| as_const(&hi)?.checked_div(as_const(&pb)?));
             if let Some(hi) = hi {
                 self.bounds.insert(q, Bound { lo: 0, hi: constant(hi) });
             } else if let Some(hi) = self.upper(&pa) {

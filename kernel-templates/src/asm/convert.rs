@@ -29,11 +29,12 @@ impl MemoryForm {
         MemoryForm { st, dtype }
     }
 
-    /// One 32-bit word an element. Nothing narrows an f64: it stays wide.
+    /// One 32-bit word an element; 64-bit types stay wide.
     pub(super) fn word(dtype: DType) -> MemoryForm {
         let st = match dtype {
-            DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => St::U32,
+            DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 => St::U32,
             DType::F16 | DType::BF16 | DType::F32 => St::F32,
+            DType::I64 => St::U64,
             DType::F64 => St::F64,
         };
         MemoryForm { st, dtype }
@@ -239,7 +240,6 @@ impl Asm {
                 self.bitcast(St::F32, bits)
             }
             (St::F16, _) => self.unary(Op::FConvert, St::F32, raw),
-            (St::U32, DType::I64) => self.cast(St::U64, raw),
             _ => raw,
         }
     }
@@ -258,7 +258,6 @@ impl Asm {
                 self.unary(Op::UConvert, St::U16, bits)
             }
             (St::F16, _) => self.unary(Op::FConvert, St::F16, value),
-            (St::U32, DType::I64) => self.cast(St::U32, value),
             (_, dtype) => self.round_to(dtype, value),
         }
     }

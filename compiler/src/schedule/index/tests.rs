@@ -62,6 +62,15 @@ fn symbolic_bounds_decide_comparisons() {
 }
 
 #[test]
+fn coordinates_of_an_empty_tensor_have_a_form() {
+    let mut table = SymTable::new(&ranges());
+    let mut ix = Ix::new(&mut table);
+    let (a, none) = (ix.axis(0, &Dim::from(100)), ix.int(0));
+    let (q, r) = (ix.div(a, none), ix.rem(a, none));
+    assert!(ix.as_const(q).is_none() && ix.as_const(r).is_none(), "nothing is known of what is never evaluated");
+}
+
+#[test]
 fn nested_divisions_join() {
     let mut table = SymTable::new(&ranges());
     let mut ix = Ix::new(&mut table);
