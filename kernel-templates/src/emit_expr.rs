@@ -417,6 +417,11 @@ impl<'s> Emit<'s> {
         self.asm.load_operand_block(&mut self.buffers, operand, index)
     }
 
+    /// Writes 16 bytes of an operand.
+    pub(crate) fn store_operand_block(&mut self, operand: u16, index: Id, value: Id) {
+        self.asm.store_operand_block(&mut self.buffers, operand, index, value);
+    }
+
     /// Writes an element.
     pub(crate) fn store(&mut self, operand: u16, index: Id, value: Id) {
         self.asm.store(&self.buffers, operand, index, value);

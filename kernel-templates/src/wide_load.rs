@@ -1,10 +1,10 @@
-//! Proof that [`GROUP`] elements which follow one another along an axis lie in one aligned block of memory, so that one load takes them all;
+//! Proof that [`GROUP`] elements which follow one another along an axis lie in aligned blocks of memory, so that one load or store takes them all;
 //! and that values are exact in a half type. Both are needed for correctness: what is not proven is not done.
 
 use crate::dtype::{DType, Storage, Ty};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
-use crate::spec::{Extent, Interface};
+use crate::spec::{Extent, Interface, Store};
 
 /// Halves in a block of 16 bytes.
 pub(crate) const GROUP: u32 = 8;
@@ -64,6 +64,26 @@ pub(crate) fn find(
     (consecutive && guarded).then_some(WideLoad { operand, index: index[0], guard })
 }
 
+/// True where a store of consecutive positions along `axis` fills whole blocks, from a multiple of [`GROUP`] on.
+pub(crate) fn stores_blocks(
+    exprs: &Exprs,
+    interface: &Interface,
+    extents: &[Extent],
+    store: &Store,
+    axis: usize,
+) -> bool {
+    let held = &interface.operands[usize::from(store.operand)];
+    let fits = matches!(held.dtype, DType::F16 | DType::BF16 | DType::F32) && held.storage == Storage::Native;
+    let whole = matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(GROUP));
+    if !fits || !whole {
+        return false;
+    }
+    let runs = infer(exprs, extents, axis);
+    let of = |id: ExprId| runs[id.0 as usize];
+    of(store.index).is_some_and(|r| r.slope == 1 && r.align % i64::from(GROUP) == 0)
+        && store.guard.is_none_or(|g| of(g).is_some_and(|r| r.slope == 0))
+}
+
 fn is_zero(exprs: &Exprs, id: ExprId) -> bool {
     matches!(exprs.get(id), Expr::Lit(Lit::F32(0)))
 }
@@ -99,6 +119,8 @@ fn node_run(
             Some(Extent::Const(1)) => Some(Run { slope: 0, align: MOST }),
             _ => Some(Run::UNIFORM),
         },
+        // Known only when the kernel runs.
+        Expr::Arg(..) => None,
         Expr::Binary(op @ (Binary::Add | Binary::Sub), a, b) => {
             let (a, b) = (of(a)?, of(b)?);
             let slope = if op == Binary::Add { a.slope + b.slope } else { a.slope - b.slope };

@@ -201,6 +201,19 @@ impl Asm {
         self.bitcast(St::F32, bits)
     }
 
+    /// The words of a block, as f32.
+    pub(crate) fn load_block_f32s(&mut self, blocks: Blocks, index: Id) -> [Id; 4] {
+        let at = self.block_pointer(blocks, index);
+        let ty = self.type_vector(St::U32, 4);
+        let mut operands = vec![Operand::IdRef(at)];
+        operands.extend(shared_access());
+        let block = self.push(Op::Load, ty, operands);
+        [0, 1, 2, 3].map(|word| {
+            let bits = self.extract(block, word);
+            self.bitcast(St::F32, bits)
+        })
+    }
+
     /// A block of zeros.
     pub(crate) fn zero_block(&mut self) -> Id {
         let zero = self.u32(0);
@@ -213,7 +226,13 @@ impl Asm {
         self.push(Op::CompositeConstruct, ty, words.map(Operand::IdRef).to_vec())
     }
 
-    /// Two f32 that are exact in `elem` (`F16` or `BF16`) as one word, the first in its low half.
+    /// An f32 as [`Asm::pack_halves`] may take it: where packing rounds by itself, it is left alone.
+    pub(crate) fn rounded_half(&mut self, elem: DType, value: Id) -> Id {
+        if elem == DType::BF16 { self.round_to(elem, value) } else { value }
+    }
+
+    /// Two f32 that are exact in `elem` (`F16` or `BF16`) as one word, the first in its low half. Others are rounded, nearest even, to `F16`, and cut
+    /// to `BF16`.
     pub(crate) fn pack_halves(&mut self, elem: DType, low: Id, high: Id) -> Id {
         if elem == DType::BF16 {
             let [low, high] = [low, high].map(|v| self.bitcast(St::U32, v));

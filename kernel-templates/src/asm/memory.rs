@@ -28,7 +28,7 @@ struct BufferRef {
 /// The operands of a kernel, ready for loads and stores.
 pub(crate) struct Buffers {
     operands: Vec<BufferRef>,
-    /// Bindings form: the variables through which operands are read by whole blocks, as they are needed.
+    /// Bindings form: the variables through which operands are used by whole blocks, as they are needed.
     block_views: BTreeMap<u16, Id>,
     symbols: Option<BufferRef>,
 }
@@ -171,6 +171,20 @@ impl Asm {
     /// 16 bytes of an operand, as four words: block `index` from its start.
     pub(crate) fn load_operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {
         let words = self.type_vector(St::U32, 4);
+        let at = self.operand_block(buffers, operand, index);
+        self.load_raw(at, words, 16)
+    }
+
+    /// Writes 16 bytes of an operand.
+    pub(crate) fn store_operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id, value: Id) {
+        let at = self.operand_block(buffers, operand, index);
+        let mut operands = vec![Operand::IdRef(at), Operand::IdRef(value)];
+        operands.extend(self.alignment(16));
+        self.push_void(Op::Store, operands);
+    }
+
+    fn operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {
+        let words = self.type_vector(St::U32, 4);
         let block = self.type_block(words, 16);
         let place = match buffers.operands[usize::from(operand)].place {
             address @ Place::Address(_) => address,
@@ -181,8 +195,7 @@ impl Asm {
                 Place::Variable(var)
             }
         };
-        let at = self.element_pointer(place, block, words, index);
-        self.load_raw(at, words, 16)
+        self.element_pointer(place, block, words, index)
     }
 
     fn load_buffer(&mut self, buffer: BufferRef, index: Id) -> Id {

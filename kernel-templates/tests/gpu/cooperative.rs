@@ -37,6 +37,9 @@ fn stagings(limits: &Limits, elem: DType) -> Vec<(Staging, u32)> {
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
+/// Right side by columns or by rows, left side by rows or by columns.
+const LAYOUTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
 fn run(gpu: &Gpu, p: &Problem, k: u32) {
     run_some(gpu, p, k, 0, 1);
 }
@@ -64,18 +67,21 @@ fn products_of_any_shape_match_in_every_layout() {
         (1, 40, 8, 1, &[]),
         (1, 129, 16, 24, &[24]),
         (1, 16, 129, 40, &[2, 20]),
-        (2, 24, 32, 48, &[3, 16, 1]),
+        (2, 17, 24, 48, &[3, 16, 1]),
         (1, 16, 17, 131, &[131]),
     ];
-    let layouts = [(false, false), (true, false), (false, true), (true, true)];
     for (i, (batch, m, n, total, k)) in shapes.into_iter().enumerate() {
         for dtype in HALVES {
-            // Half of the layouts each, and of the stagings: the other halves at the next shapes.
-            for (j, (transposed, turned)) in layouts.into_iter().enumerate().filter(|(j, _)| (i + j) % 2 == 0) {
-                let p = Problem { dtype, transposed, turned, ..problem(batch, m, n, k) };
-                run_some(&gpu, &p, total, (i + j) / 2 % 2, 2);
-            }
+            let (transposed, turned) = LAYOUTS[i % 4];
+            let p = Problem { dtype, transposed, turned, ..problem(batch, m, n, k) };
+            // Half of the stagings each: the other half at the next shapes.
+            run_some(&gpu, &p, total, i % 2, 2);
         }
+    }
+    // Whole blocks along every axis.
+    for (i, (transposed, turned)) in LAYOUTS.into_iter().enumerate() {
+        let p = Problem { dtype: DType::F16, transposed, turned, ..problem(1, 24, 40, &[3, 16, 1]) };
+        run_some(&gpu, &p, 48, i, 4);
     }
 }
 

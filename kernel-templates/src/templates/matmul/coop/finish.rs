@@ -1,88 +1,194 @@
-//! From fragments to stores: bands of sums pass through shared memory, where rows and columns are known, and meet the epilogue.
+//! From fragments to stores: sums pass through shared memory, where rows and columns are known, and meet the epilogue; a band of rows of
+//! every subgroup at a time. Where all stores are proven to go to whole blocks, an invocation stores [`GROUP`] outputs at once.
 
-use super::super::{M, N, divide, is_covered, store_tile};
-use super::{Product, WORDS};
+use super::super::{M, N, all_extents, divide, is_covered, store_tile};
+use super::{Product, WORDS, side_blocks};
 use crate::asm::{Id, Lines};
 use crate::contiguity::is_consecutive_index;
+use crate::dtype::DType;
 use crate::emit_expr::Emit;
-use crate::spec::{Coop, Extent};
+use crate::spec::{Coop, Extent, MatmulSpec, Store};
+use crate::wide_load::{self, GROUP};
 
 /// Blocks from one row of a band to the next.
 fn band_pitch(c: &Coop) -> u32 {
     c.bn / c.warps.1 / WORDS + 1
 }
 
-/// Blocks of a band: the fragments of one subgroup side by side.
+/// Blocks of the narrowest band: the fragments of one subgroup side by side.
 pub(super) fn band_blocks(c: &Coop) -> u32 {
     c.frag.0 * band_pitch(c)
 }
 
+/// Rows of a band: as many fragments as find room where the tiles were.
+fn band_rows(p: &Product<'_>) -> u32 {
+    let tile: u32 = p.sides.iter().map(|s| side_blocks(&p.c, s.width, s.along_k)).sum();
+    let room = tile * p.c.buffers / (p.c.warps.0 * p.c.warps.1 * band_blocks(&p.c));
+    let (along_m, _) = p.fragments();
+    let fragments = (1..=along_m).rev().find(|&f| along_m.is_multiple_of(f) && f <= room.max(1)).unwrap_or(1);
+    fragments * p.c.frag.0
+}
+
+/// How outputs of a band are dealt out.
+#[derive(Clone, Copy)]
+struct Deal {
+    /// Neighbouring invocations take neighbours along m, else along n.
+    along_m: bool,
+    /// Outputs of an invocation side by side along that axis: 1, or [`GROUP`] stored as blocks.
+    count: u32,
+}
+
+fn deal(spec: &MatmulSpec) -> Deal {
+    let along = |axis: usize| spec.stores.iter().any(|s| is_consecutive_index(&spec.exprs, s.index, axis as u8));
+    let wide = |axis: usize| {
+        let (stores, extents) = (&spec.stores, all_extents(spec));
+        let to_halves = |s: &Store| wide_load::stores_blocks(&spec.exprs, &spec.interface, &extents, s, axis);
+        !stores.is_empty() && stores.iter().all(to_halves)
+    };
+    match [N, M].into_iter().find(|&axis| wide(axis)) {
+        Some(axis) => Deal { along_m: axis == M, count: GROUP },
+        None => Deal { along_m: along(M) && !along(N), count: 1 },
+    }
+}
+
 /// Stores every sum. Each subgroup has a part of the shared array to itself; the workgroup is done reading tiles.
 pub(super) fn store(cx: &mut Emit<'_>, p: &Product<'_>) {
+    let rows = band_rows(p);
     let warp = cx.asm.subgroup_index(p.c.subgroup);
-    let size = cx.asm.u32(band_blocks(&p.c));
+    let size = cx.asm.u32(rows * band_pitch(&p.c));
     let start = cx.asm.imul(warp, size);
-    let (along_m, _) = p.fragments();
-    for band in 0..along_m {
-        if band > 0 {
+    for first in (0..p.c.bm / p.c.warps.0).step_by(rows as usize) {
+        if first > 0 {
             cx.asm.subgroup_barrier();
         }
-        put_band(cx, p, start, band);
+        put_band(cx, p, start, (first, rows));
         cx.asm.subgroup_barrier();
-        store_band(cx, p, start, band);
+        store_band(cx, p, start, (first, rows));
     }
 }
 
-fn put_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, band: u32) {
+fn put_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32, u32)) {
     let (_, along_n) = p.fragments();
-    for j in 0..along_n {
-        let sum = cx.asm.variable(p.sums[(band * along_n + j) as usize], p.sum_ty);
-        let offset = cx.asm.u32(j * p.c.frag.1 / WORDS);
-        let first = cx.asm.iadd(start, offset);
-        cx.asm.matrix_store(sum, p.blocks, Lines { first, pitch: band_pitch(&p.c), rows: true });
+    let (m, n, _) = p.c.frag;
+    for i in 0..rows / m {
+        for j in 0..along_n {
+            let sum = cx.asm.variable(p.sums[((first / m + i) * along_n + j) as usize], p.sum_ty);
+            let offset = cx.asm.u32(i * m * band_pitch(&p.c) + j * n / WORDS);
+            let first = cx.asm.iadd(start, offset);
+            cx.asm.matrix_store(sum, p.blocks, Lines { first, pitch: band_pitch(&p.c), rows: true });
+        }
     }
 }
 
-/// Each invocation stores every `subgroup`-th element of a band: neighbours take neighbours along n, or along m where that is how
-/// outputs lie in memory.
-fn store_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, band: u32) {
-    let c = p.c;
-    let (rows, cols) = (c.frag.0, c.bn / c.warps.1);
-    let along = |axis: usize| p.spec.stores.iter().any(|s| is_consecutive_index(&p.spec.exprs, s.index, axis as u8));
-    let along_m = along(M) && !along(N);
+/// Each invocation stores every `subgroup`-th output, or group of outputs, of a band.
+fn store_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32, u32)) {
+    let (c, deal) = (p.c, deal(p.spec));
+    let cols = c.bn / c.warps.1;
     let lane = cx.asm.subgroup_lane(c.subgroup);
-    let (count, step) = (cx.asm.u32(rows * cols), cx.asm.u32(c.subgroup));
+    let (count, step) = (cx.asm.u32(rows * cols / deal.count), cx.asm.u32(c.subgroup));
     cx.loop_step((lane, count, step), &[], |cx, element, _| {
-        let fast = cx.asm.u32(if along_m { rows } else { cols });
+        let fast = cx.asm.u32(if deal.along_m { rows } else { cols } / deal.count);
         let (slow, fast) = divide(cx, element, fast);
-        let (row, col) = if along_m { (fast, slow) } else { (slow, fast) };
-        let value = band_element(cx, p, start, row, col);
-        store_one(cx, p, band, (row, col), value);
+        let size = cx.asm.u32(deal.count);
+        let fast = cx.asm.imul(fast, size);
+        let (row, col) = if deal.along_m { (fast, slow) } else { (slow, fast) };
+        let values = band_elements(cx, p, start, (row, col), deal);
+        let first = cx.asm.u32(first);
+        let row = cx.asm.iadd(row, first);
+        store_some(cx, p, (row, col), &values, deal);
         vec![]
     });
 }
 
-fn band_element(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, row: Id, col: Id) -> Id {
+/// The outputs of a deal from a row and column of the band on.
+fn band_elements(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (row, col): (Id, Id), deal: Deal) -> Vec<Id> {
     let (two, three) = (cx.asm.u32(WORDS.trailing_zeros()), cx.asm.u32(WORDS - 1));
     let pitch = cx.asm.u32(band_pitch(&p.c));
     let line = cx.asm.imul(row, pitch);
     let line = cx.asm.iadd(start, line);
-    let block = cx.asm.shr(col, two);
-    let block = cx.asm.iadd(line, block);
+    let column = cx.asm.shr(col, two);
+    let block = cx.asm.iadd(line, column);
+    if deal.count > 1 && !deal.along_m {
+        let next = cx.asm.u32(1);
+        let next = cx.asm.iadd(block, next);
+        return [block, next].into_iter().flat_map(|at| cx.asm.load_block_f32s(p.blocks, at)).collect();
+    }
     let word = cx.asm.and(col, three);
-    cx.asm.load_block_f32(p.blocks, block, word)
+    (0..deal.count)
+        .map(|e| {
+            let down = cx.asm.u32(e * band_pitch(&p.c));
+            let block = cx.asm.iadd(block, down);
+            cx.asm.load_block_f32(p.blocks, block, word)
+        })
+        .collect()
 }
 
-fn store_one(cx: &mut Emit<'_>, p: &Product<'_>, band: u32, (row, col): (Id, Id), value: Id) {
-    let offset = cx.asm.u32(band * p.c.frag.0);
-    let row = cx.asm.iadd(row, offset);
+/// Stores outputs from a row and column of the subgroup's part on.
+fn store_some(cx: &mut Emit<'_>, p: &Product<'_>, (row, col): (Id, Id), values: &[Id], deal: Deal) {
     let row = cx.asm.iadd(row, p.place.row);
     let row = cx.asm.iadd(row, p.sides[0].first);
     let col = cx.asm.iadd(col, p.place.col);
     let col = cx.asm.iadd(col, p.sides[1].first);
     let row = (row, inside(cx, p.spec.m, p.c.bm, row));
     let col = (col, inside(cx, p.spec.n, p.c.bn, col));
-    store_tile(cx, p.spec, &[row], &[col], &[value]);
+    if deal.count == 1 {
+        return store_tile(cx, p.spec, &[row], &[col], values);
+    }
+    // A group is inside as a whole.
+    let inside = cx.asm.land(row.1, col.1);
+    cx.if_then(inside, &[], |cx| {
+        store_group(cx, p.spec, (row.0, col.0), values, if deal.along_m { M } else { N });
+        vec![]
+    });
+}
+
+/// All stores of a group of outputs that follow one another along `axis`; all values are computed before the first is written.
+fn store_group(cx: &mut Emit<'_>, spec: &MatmulSpec, (row, col): (Id, Id), sums: &[Id], axis: usize) {
+    let along = if axis == M { row } else { col };
+    cx.bind_axis(if axis == M { N } else { M }, if axis == M { col } else { row });
+    let places: Vec<(Id, Option<Id>)> = cx.scope(|cx| {
+        cx.bind_axis(axis, along);
+        spec.stores.iter().map(|s| (cx.eval(s.index), s.guard.map(|g| cx.eval(g)))).collect()
+    });
+    let mut values: Vec<Vec<Id>> = vec![vec![]; spec.stores.len()];
+    for (e, &sum) in (0u32..).zip(sums) {
+        let e = cx.asm.u32(e);
+        let at = cx.asm.iadd(along, e);
+        cx.scope(|cx| {
+            cx.bind_axis(axis, at);
+            cx.bind_arg(0, sum);
+            for (values, s) in values.iter_mut().zip(&spec.stores) {
+                values.push(cx.eval(s.value));
+            }
+        });
+    }
+    for ((s, (index, guard)), values) in spec.stores.iter().zip(places).zip(values) {
+        let guard = guard.unwrap_or_else(|| cx.asm.bool(true));
+        cx.if_then(guard, &[], |cx| {
+            store_blocks(cx, spec.interface.operands[usize::from(s.operand)].dtype, s.operand, index, &values);
+            vec![]
+        });
+    }
+}
+
+/// Writes consecutive elements, from a multiple of their count on, as blocks.
+fn store_blocks(cx: &mut Emit<'_>, dtype: DType, operand: u16, index: Id, values: &[Id]) {
+    let words: Vec<Id> = match dtype {
+        DType::F32 => values.iter().map(|&v| cx.asm.bitcast(crate::asm::St::U32, v)).collect(),
+        _ => {
+            let rounded: Vec<Id> = values.iter().map(|&v| cx.asm.rounded_half(dtype, v)).collect();
+            rounded.chunks(2).map(|pair| cx.asm.pack_halves(dtype, pair[0], pair[1])).collect()
+        }
+    };
+    let per_block = values.len() as u32 * WORDS / words.len() as u32;
+    let shift = cx.asm.u32(per_block.trailing_zeros());
+    let first = cx.asm.shr(index, shift);
+    for (i, block) in (0u32..).zip(words.chunks(WORDS as usize)) {
+        let i = cx.asm.u32(i);
+        let at = cx.asm.iadd(first, i);
+        let block = cx.asm.block_of([block[0], block[1], block[2], block[3]]);
+        cx.store_operand_block(operand, at, block);
+    }
 }
 
 fn inside(cx: &mut Emit<'_>, extent: Extent, tile: u32, at: Id) -> Id {

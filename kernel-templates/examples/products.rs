@@ -1,0 +1,346 @@
+//! Checks and times half-precision matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel.
+//!
+//! `products [f16|bf16] [MxNxK …] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] …]`: shapes default to those of the models, tiles to a fair choice.
+//! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and without, and the rate.
+//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the half type, sums in f32. Exit code 1 when a result is wrong.
+#![expect(clippy::print_stdout, reason = "a command that prints its findings")]
+
+use jvc_kernels::dtype::{DType, Storage, Ty};
+use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
+use jvc_kernels::host::Memory;
+use jvc_kernels::spec::{
+    Access, Combine, Coop, Extent, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, MapSpec, MatmulSpec,
+    Operand, RowSpec, Stage, Staging, Store,
+};
+use jvc_runtime::{
+    Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
+    Session, Spirv, WeightSource, WeightsDesc,
+};
+use std::time::Instant;
+
+type Shape = (u32, u32, u32);
+
+const SHAPES: [Shape; 6] = [
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (1500, 1280, 1280),
+    (4096, 1152, 4608),
+    (16384, 144, 576),
+    (256, 256, 4096),
+];
+
+const TILES: &str = "128x128x64/2x2/1 128x128x64/2x2/1a 128x64x64/2x2/1a 64x64x64/2x2/1a";
+
+/// Error against max(|c|, 1) that is explained: half a unit of the last place of the result, and sums in f32 that matrix units cut instead
+/// of rounding (k adds, a few at once, to partial sums of about √k). Sums in half precision would be tens of times as far off.
+fn allowed(elem: DType, k: u32) -> f64 {
+    let half_unit = if elem == DType::BF16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
+    half_unit * 1.01 + f64::from(k).powf(1.5) * 2f64.powi(-23) / 64.0
+}
+
+fn operand(dtype: DType, access: Access) -> Operand {
+    Operand { dtype, storage: Storage::Native, access, base: 0, via_table: false }
+}
+
+fn interface(operands: Vec<Operand>) -> Interface {
+    Interface { operands, n_bases: 1, symbols: false }
+}
+
+/// `out[i]` = noise in [−1, 1).
+fn fill(elem: DType, n: u32, seed: i32) -> KernelSpec {
+    let mut e = Exprs::new();
+    let index = e.axis(0);
+    let mut x = index;
+    for factor in [0x3c6e_f35f + seed, 0x1b87_3593] {
+        let (factor, by) = (e.i32(factor), e.i32(15));
+        x = e.bin(Binary::Mul, x, factor);
+        let high = e.bin(Binary::Shr, x, by);
+        x = e.bin(Binary::Xor, x, high);
+    }
+    let (mask, scale, one) = (e.i32(0xffff), e.f32(1.0 / 32768.0), e.f32(1.0));
+    let x = e.bin(Binary::And, x, mask);
+    let x = e.cast(Ty::F32, x);
+    let x = e.bin(Binary::Mul, x, scale);
+    let value = e.bin(Binary::Sub, x, one);
+    KernelSpec::Map(MapSpec {
+        interface: interface(vec![operand(elem, Access::Write)]),
+        exprs: e,
+        domain: vec![Extent::Const(n)],
+        stores: vec![Store { operand: 0, index, value, guard: None }],
+        per_thread: 1,
+        wg: 256,
+    })
+}
+
+fn at(e: &mut Exprs, row: u8, pitch: u32, col: u8) -> ExprId {
+    let (row, pitch, col) = (e.axis(row), e.i32(pitch as i32), e.axis(col));
+    let start = e.bin(Binary::Mul, row, pitch);
+    e.bin(Binary::Add, start, col)
+}
+
+fn product(elem: DType, out: DType, (m, n, k): Shape, staging: Staging, wg: u32) -> KernelSpec {
+    let mut e = Exprs::new();
+    let (a, b, index) = (at(&mut e, 1, k, 3), at(&mut e, 2, k, 3), at(&mut e, 1, n, 2));
+    let (lhs, rhs) = (e.load(0, elem, vec![a]), e.load(1, elem, vec![b]));
+    let value = e.arg(0, Ty::F32);
+    let operands = vec![operand(elem, Access::Read), operand(elem, Access::Read), operand(out, Access::Write)];
+    KernelSpec::Matmul(MatmulSpec {
+        interface: interface(operands),
+        exprs: e,
+        batch: Extent::Const(1),
+        m: Extent::Const(m),
+        n: Extent::Const(n),
+        k: vec![Extent::Const(k)],
+        lhs,
+        rhs,
+        acc: Ty::F32,
+        stores: vec![Store { operand: 2, index, value, guard: None }],
+        staging,
+        wg,
+    })
+}
+
+/// `worst[m] = max_n |c − reference| / max(|reference|, 1)`; the largest number for a NaN.
+fn compare(elem: DType, (m, n, _): Shape) -> KernelSpec {
+    let mut e = Exprs::new();
+    let index = at(&mut e, 0, n, 1);
+    let (c, r) = (e.load(0, elem, vec![index]), e.load(1, DType::F32, vec![index]));
+    let difference = e.bin(Binary::Sub, c, r);
+    let difference = e.un(Unary::Abs, difference);
+    let (size, one) = (e.un(Unary::Abs, r), e.f32(1.0));
+    let size = e.bin(Binary::Max, size, one);
+    let value = e.bin(Binary::Div, difference, size);
+    let (row, worst, most) = (e.axis(0), e.arg(0, Ty::F32), e.f32(f32::MAX));
+    let nan = e.un(Unary::IsNan, worst);
+    let worst = e.select(nan, most, worst);
+    let operands =
+        vec![operand(elem, Access::Read), operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+    KernelSpec::Row(RowSpec {
+        interface: interface(operands),
+        exprs: e,
+        outer: vec![Extent::Const(m)],
+        inner: vec![Extent::Const(n)],
+        stages: vec![Stage { combine: Combine::Max, value }],
+        row_stores: vec![Store { operand: 2, index: row, value: worst, guard: None }],
+        element_stores: vec![],
+        threads_per_row: 256,
+        wg: 256,
+    })
+}
+
+fn groups(grid: &Grid) -> Groups {
+    let none = Memory { operands: vec![], symbols: vec![] };
+    let factor = |f: &jvc_kernels::spec::GridFactor| {
+        let product: u64 = f.extents.iter().map(|&e| u64::from(none.extent(e))).product();
+        product.div_ceil(u64::from(f.divisor))
+    };
+    let count: u64 = grid.dims[0].iter().map(factor).product();
+    let max = u64::from(MAX_GRID_X);
+    Groups::Fixed(if count > max { [MAX_GRID_X, count.div_ceil(max) as u32, 1] } else { [count as u32, 1, 1] })
+}
+
+/// One shape with one tile, ready to run.
+struct Bench {
+    model: Model,
+    kernels: Vec<Kernel>,
+    /// Places of A, B, C, the reference and the errors, in bytes, and the end.
+    places: [u64; 6],
+    build_ms: f64,
+}
+
+/// What is recorded after the operands are filled.
+#[derive(Clone, Copy)]
+enum Steps {
+    /// This many products, with a barrier after each or not.
+    Time(u32, bool),
+    /// One product, its reference and the comparison.
+    Check,
+}
+
+impl Bench {
+    fn new(gpu: &Gpu, elem: DType, shape: Shape, (staging, wg): (Staging, u32)) -> Result<Bench, String> {
+        let (m, n, k) = shape;
+        let reference = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 };
+        let specs = [
+            fill(elem, m * k, 0),
+            fill(elem, n * k, 0x2545_f490),
+            product(elem, elem, shape, staging, wg),
+            product(elem, DType::F32, shape, reference, 256),
+            compare(elem, shape),
+        ];
+        let built: Result<Vec<Kernel>, _> =
+            specs.iter().map(|s| jvc_kernels::build(s, InterfaceForm::Addresses)).collect();
+        let kernels = built.map_err(|e| e.to_string())?;
+        let bytes = [m * k * 2, n * k * 2, m * n * 2, m * n * 4, m * 4];
+        let mut places = [0; 6];
+        for (i, &b) in bytes.iter().enumerate() {
+            places[i + 1] = places[i] + u64::from(b).next_multiple_of(256);
+        }
+        let started = Instant::now();
+        let model = load(gpu, &specs, &kernels).map_err(|e| e.to_string())?;
+        Ok(Bench { model, kernels, places, build_ms: started.elapsed().as_secs_f64() * 1e3 })
+    }
+
+    fn session(&self, steps: Steps) -> Result<Session, Error> {
+        let record = |r: &mut Recorder<'_>| self.record(r, steps);
+        self.model.session(&EntryDesc {
+            name: "main",
+            arena_bytes: &[self.places[5]],
+            io: &[],
+            table_words: 0,
+            state_bytes: 0,
+            state_init: &[],
+            record: &record,
+        })
+    }
+
+    fn record(&self, r: &mut Recorder<'_>, steps: Steps) {
+        let mut run = |kernel: usize, operands: &[usize], barrier: bool| {
+            let units: Vec<u32> = operands.iter().map(|&o| (self.places[o] / 16) as u32).collect();
+            r.dispatch(kernel as u32, &[Base::Arena(0)], &units, groups(&self.kernels[kernel].grid));
+            if barrier {
+                r.barrier();
+            }
+        };
+        run(0, &[0], true);
+        run(1, &[1], true);
+        match steps {
+            Steps::Time(count, barrier) => (0..count).for_each(|_| run(2, &[0, 1, 2], barrier)),
+            Steps::Check => {
+                run(2, &[0, 1, 2], true);
+                run(3, &[0, 1, 3], true);
+                run(4, &[2, 3, 4], true);
+            }
+        }
+    }
+
+    /// Largest relative error.
+    fn check(&self) -> Result<f64, Error> {
+        let mut session = self.session(Steps::Check)?;
+        session.run(&[], &[], &mut [])?;
+        let mut bytes = vec![0; (self.places[5] - self.places[4]) as usize];
+        let arena = session.arena(0, 0).expect("the entry has an arena");
+        arena.read(self.places[4], &mut bytes)?;
+        let rows = (self.places[5] - self.places[4]) as usize / 4;
+        let floats = bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        Ok(floats.take(rows).fold(0.0, f64::max))
+    }
+
+    /// Seconds of one product: what more of them add to a run, medians of several runs in turn.
+    fn time(&self, flops: f64, barrier: bool) -> Result<f64, Error> {
+        let count = (8e12 / flops).clamp(10.0, 300.0) as u32;
+        let (few, many) = (count / 5, count);
+        let mut sessions = [self.session(Steps::Time(few, barrier))?, self.session(Steps::Time(many, barrier))?];
+        let mut samples = [vec![], vec![]];
+        for round in 0..7 {
+            for (session, samples) in sessions.iter_mut().zip(&mut samples) {
+                let started = Instant::now();
+                session.run(&[], &[], &mut [])?;
+                if round >= 2 {
+                    samples.push(started.elapsed().as_secs_f64());
+                }
+            }
+        }
+        let [few_s, many_s] = samples.map(|mut s| {
+            s.sort_by(f64::total_cmp);
+            s[s.len() / 2]
+        });
+        Ok((many_s - few_s) / f64::from(many - few))
+    }
+}
+
+fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Error> {
+    let descs: Vec<KernelDesc<'_>> = specs
+        .iter()
+        .zip(kernels)
+        .map(|(spec, kernel)| KernelDesc {
+            name: spec.template(),
+            code: Spirv::Words(&kernel.words),
+            n_bases: 1,
+            n_operands: spec.interface().operands.len() as u8,
+            subgroup: kernel.needs.subgroup,
+        })
+        .collect();
+    let requirements = Requirements::NONE;
+    let program = ProgramDesc { name: "products", requirements, kernels: &descs, weights: WeightsDesc::default() };
+    Model::load(gpu, &program, WeightSource::None, &CacheDir::None)
+}
+
+/// `BMxBNxBK/WMxWN/BUFFERS[a]` in the device's fragments.
+fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
+    let info = gpu.info();
+    let shapes = &info.cooperative;
+    let found = shapes.iter().rfind(|s| s.a == elem.name() && s.b == s.a && s.c == "f32" && s.result == "f32")?;
+    let subgroup = info.limits.subgroup;
+    let mut parts = text.split('/');
+    let mut numbers = || -> Option<Vec<u32>> { parts.next()?.split('x').map(|n| n.parse().ok()).collect() };
+    let (tile, warps) = (numbers()?, numbers()?);
+    let last = parts.next()?;
+    let buffers = last.trim_end_matches('a').parse().ok()?;
+    let (&[bm, bn, bk], &[wm, wn]) = (tile.as_slice(), warps.as_slice()) else { return None };
+    let frag = (found.m, found.n, found.k);
+    let coop = Coop { bm, bn, bk, frag, warps: (wm, wn), elem, subgroup, buffers, ahead: last.ends_with('a') };
+    Some((Staging::Coop(coop), wm * wn * subgroup))
+}
+
+fn shape(text: &str) -> Option<Shape> {
+    let sizes: Option<Vec<u32>> = text.split('x').map(|n| n.parse().ok()).collect();
+    if let [m, n, k] = *sizes? { Some((m, n, k)) } else { None }
+}
+
+/// One line of the table; false when the result is wrong.
+fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str) -> Result<bool, String> {
+    let staging = tile(text, elem, gpu).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
+    let bench = Bench::new(gpu, elem, shape, staging)?;
+    let (m, n, k) = shape;
+    let flops = 2.0 * f64::from(m) * f64::from(n) * f64::from(k);
+    let error = bench.check().map_err(|e| e.to_string())?;
+    let right = error <= allowed(elem, k);
+    let [with, without] = [true, false].map(|barrier| bench.time(flops, barrier).map_err(|e| e.to_string()));
+    let (with, without) = (with?, without?);
+    println!(
+        "| {elem} | {m}x{n}x{k} | {text} | {:.0} | {error:.1e}{} | {:.1} | {:.1} | {:.1} | {:.1} |",
+        bench.build_ms,
+        if right { "" } else { " WRONG" },
+        with * 1e6,
+        flops / with / 1e12,
+        without * 1e6,
+        flops / without / 1e12
+    );
+    Ok(right)
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let elem = args.iter().find_map(|a| DType::parse(a)).unwrap_or(DType::F16);
+    let tiles_at = args.iter().position(|a| a == "--tiles");
+    let (before, tiles) = args.split_at(tiles_at.unwrap_or(args.len()));
+    let mut shapes: Vec<Shape> = before.iter().filter_map(|a| shape(a)).collect();
+    if shapes.is_empty() {
+        shapes = SHAPES.to_vec();
+    }
+    let mut tiles: Vec<&str> = tiles.iter().skip(1).map(String::as_str).collect();
+    if tiles.is_empty() {
+        tiles = TILES.split(' ').collect();
+    }
+    let gpu = match Gpu::open(&Select::Auto) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            println!("no GPU: {e}");
+            std::process::exit(2);
+        }
+    };
+    println!("{} ({})", gpu.info().name, gpu.info().driver_info);
+    println!("| type | shape | tile | build ms | error | µs | TFLOP/s | µs no barrier | TFLOP/s |");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut all_right = true;
+    for &shape in &shapes {
+        for text in &tiles {
+            match line(&gpu, elem, shape, text) {
+                Ok(right) => all_right &= right,
+                Err(why) => println!("| {elem} | {shape:?} | {text} | {why} |"),
+            }
+        }
+    }
+    std::process::exit(i32::from(!all_right));
+}
