@@ -52,17 +52,6 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.fmod.Tensor", "aten.fmod.Scalar"], rule: |cx, c| same2(cx, c, BodyBuilder::rem) },
     AtenOp {
-        names: &[
-            "aten.pow.Tensor_Tensor",
-            "aten.pow.Tensor_Scalar",
-            "aten.pow.Scalar",
-            "aten.float_power.Tensor_Tensor",
-            "aten.float_power.Tensor_Scalar",
-            "aten.float_power.Scalar",
-        ],
-        rule: pow,
-    },
-    AtenOp {
         names: &["aten.maximum.default", "aten.max.other"],
         rule: |cx, c| same2(cx, c, |b, x, y| if b.ty(x) == Ty::Bool { b.or(x, y) } else { b.max(x, y) }),
     },
@@ -214,7 +203,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.addcdiv.default"], rule: |cx, c| addc(cx, c, BodyBuilder::div) },
 ];
 
-fn operands(cx: &mut Cx, c: &Call<'_>) -> Result<[Val; 2], Diagnostic> {
+pub(super) fn operands(cx: &mut Cx, c: &Call<'_>) -> Result<[Val; 2], Diagnostic> {
     let [Some(a), Some(b)] = [0, 1].map(|i| c.node.inputs.get(i).map(|n| n.name.as_str())) else {
         return Err(bad_argument(format!("{} with less than two arguments", c.target)));
     };
@@ -307,90 +296,6 @@ fn div_mode(cx: &mut Cx, c: &Call<'_>) -> Vals {
         }),
         Some(other) => Err(unsupported_attribute(format!("rounding_mode=`{other}` is not supported"))),
     }
-}
-
-fn pow(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let [a, e] = operands(cx, c)?;
-    let common = result_type(cx, &[a.clone(), e.clone()])?;
-    if common.complex {
-        if matches!(&e, Val::Int(d) if d.is(2)) || e == Val::Float(2.0) {
-            return Ok(vec![complex::arithmetic(cx, Arithmetic::Mul, &a, &a)?]);
-        }
-        return Ok(vec![complex::arithmetic(cx, Arithmetic::Pow, &a, &e)?]);
-    }
-    let dtype = if c.target.starts_with("aten.float_power") { DType::F64 } else { common.dtype };
-    let exponent = match &e {
-        Val::Int(d) => d.as_const().map(|v| v as f64),
-        Val::Float(v) => Some(*v),
-        _ => None,
-    };
-    let base_two = matches!(&a, Val::Int(d) if d.is(2)) || a == Val::Float(2.0);
-    let out = pointwise(cx, &[a, e], dtype, dtype, |b, x| match exponent {
-        _ if !b.ty(x[0]).is_float() => integer_power(b, x[0], x[1], exponent),
-        Some(v) => literal_power(b, x[0], x[1], v),
-        None if base_two => b.un(Unary::Exp2, x[1]),
-        None => b.pow(x[0], x[1]),
-    })?;
-    Ok(vec![out.into()])
-}
-
-/// The exponents that PyTorch computes without `pow`.
-fn literal_power(b: &mut BodyBuilder, x: ExprId, y: ExprId, exponent: f64) -> ExprId {
-    let one = b.like(x, 1.0);
-    match exponent {
-        0.5 => b.un(Unary::Sqrt, x),
-        1.0 => x,
-        2.0 => b.mul(x, x),
-        3.0 => {
-            let square = b.mul(x, x);
-            b.mul(square, x)
-        }
-        -0.5 => b.un(Unary::Rsqrt, x),
-        -1.0 => b.div(one, x),
-        -2.0 => {
-            let square = b.mul(x, x);
-            b.div(one, square)
-        }
-        _ => b.pow(x, y),
-    }
-}
-
-/// Wrapping power of integers by squaring; a negative exponent gives the truncated reciprocal (0 but for ±1).
-fn integer_power(b: &mut BodyBuilder, x: ExprId, e: ExprId, literal: Option<f64>) -> ExprId {
-    if b.ty(x) == Ty::Bool {
-        let not = b.not(e);
-        return b.or(x, not);
-    }
-    let one = b.like(x, 1.0);
-    if let Some(mut n) = literal.filter(|v| (0.0..64.0).contains(v)).map(|v| v as u32) {
-        let (mut acc, mut square) = (one, x);
-        while n > 0 {
-            if n & 1 == 1 {
-                acc = b.mul(acc, square);
-            }
-            square = b.mul(square, square);
-            n >>= 1;
-        }
-        return acc;
-    }
-    let (zero, two) = (b.like(x, 0.0), b.like(x, 2.0));
-    let (mut acc, mut square, mut rest) = (one, x, e);
-    for _ in 0..31 {
-        let bit = b.and(rest, one);
-        let set = b.ne(bit, zero);
-        let next = b.mul(acc, square);
-        acc = b.select(set, next, acc);
-        square = b.mul(square, square);
-        rest = b.bin(Binary::Shr, rest, one);
-    }
-    let minus = b.like(x, -1.0);
-    let (is_one, is_minus, negative) = (b.eq(x, one), b.eq(x, minus), b.lt(e, zero));
-    let parity = b.rem(e, two);
-    let even = b.eq(parity, zero);
-    let of_minus = b.select(even, one, minus);
-    let reciprocal = b.select(is_minus, of_minus, zero);
-    let reciprocal = b.select(is_one, one, reciprocal);
-    b.select(negative, reciprocal, acc)
 }
 
 /// The other operand where one is NaN.

@@ -31,6 +31,7 @@ mod create;
 mod loss;
 pub mod philox;
 mod placing;
+mod power;
 mod promote;
 mod random;
 mod reduce;
@@ -104,6 +105,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     create::OPS,
     loss::OPS,
     placing::OPS,
+    power::OPS,
     random::OPS,
     reduce::OPS,
     slicing::OPS,

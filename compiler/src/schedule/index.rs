@@ -22,6 +22,8 @@ pub(super) type Poly = BTreeMap<Vec<ExprId>, i64>;
 
 /// Products of sums beyond this many terms stay unexpanded.
 const MAX_TERMS: usize = 24;
+/// Monomials of more atoms stay products: no access map has them, but a power by squaring doubles them at each step.
+const MAX_DEGREE: usize = 8;
 
 /// What is known of an atom: `lo ≤ atom ≤ hi`, `hi` over size atoms only.
 #[derive(Debug, Clone)]
@@ -67,6 +69,11 @@ fn sum(a: &Poly, b: &Poly, factor: i64) -> Poly {
         add_term(&mut out, k.clone(), c * factor);
     }
     out
+}
+
+/// Small enough to be worth keeping, and equal to what i32 arithmetic gives: values of a program, unlike indices, may wrap.
+fn is_tame(p: &Poly) -> bool {
+    p.iter().all(|(key, &c)| key.len() <= MAX_DEGREE && i32::try_from(c).is_ok())
 }
 
 fn product(a: &Poly, b: &Poly) -> Poly {
@@ -248,13 +255,13 @@ impl<'a> Ix<'a> {
     /// a + b.
     pub fn add(&mut self, a: ExprId, b: ExprId) -> ExprId {
         let p = sum(&self.poly(a), &self.poly(b), 1);
-        self.build(p)
+        self.build_or(p, Binary::Add, a, b)
     }
 
     /// a − b.
     pub fn sub(&mut self, a: ExprId, b: ExprId) -> ExprId {
         let p = sum(&self.poly(a), &self.poly(b), -1);
-        self.build(p)
+        self.build_or(p, Binary::Sub, a, b)
     }
 
     /// a · b.
@@ -263,8 +270,12 @@ impl<'a> Ix<'a> {
         if pa.len() * pb.len() > MAX_TERMS {
             return self.exprs.bin(Binary::Mul, a, b);
         }
-        let p = product(&pa, &pb);
-        self.build(p)
+        self.build_or(product(&pa, &pb), Binary::Mul, a, b)
+    }
+
+    /// The polynomial, or the operation as it stands where the polynomial is of no use.
+    fn build_or(&mut self, p: Poly, op: Binary, a: ExprId, b: ExprId) -> ExprId {
+        if is_tame(&p) { self.build(p) } else { self.exprs.bin(op, a, b) }
     }
 
     /// ⌊a / b⌋ of a number that is not negative, b > 0.

@@ -82,3 +82,24 @@ fn nested_divisions_join() {
     let direct = ix.div(q, both);
     assert_eq!(b, direct);
 }
+
+#[test]
+fn repeated_squares_stay_products() {
+    let mut table = SymTable::new(&ranges());
+    let mut ix = Ix::new(&mut table);
+    let mut power = ix.axis(0, &Dim::from(1000));
+    for _ in 0..31 {
+        power = ix.mul(power, power);
+    }
+    assert!(ix.exprs.len() < 200, "x to the 2^31 needs 31 products, not {} nodes", ix.exprs.len());
+}
+
+#[test]
+fn coefficients_beyond_32_bits_are_left_to_wrapping_arithmetic() {
+    let mut table = SymTable::new(&ranges());
+    let mut ix = Ix::new(&mut table);
+    let (x, c) = (ix.axis(0, &Dim::from(1000)), ix.int(65_537));
+    let once = ix.mul(x, c);
+    let twice = ix.mul(once, c);
+    assert_eq!(ix.exprs.get(twice), &Expr::Binary(Binary::Mul, once, c), "not a literal cut off at 2^31 − 1");
+}
