@@ -9,10 +9,11 @@ use crate::imports::{import, import_runtime, names};
 type Emit = fn() -> TokenStream;
 
 /// Names of all functions, in the order of the file.
-const FUNCTIONS: [(&str, Emit); 6] = [
+const FUNCTIONS: [(&str, Emit); 7] = [
     ("argument", argument_fn),
     ("bools", bools_fn),
     ("extent", extent_fn),
+    ("found", found_fn),
     ("len", len_fn),
     ("size", size_fn),
     ("word", word_fn),
@@ -27,7 +28,8 @@ pub(crate) fn import_checks(tokens: &TokenStream) -> TokenStream {
 pub(crate) fn checks_file(imports: &TokenStream) -> Option<TokenStream> {
     let used: Vec<TokenStream> =
         FUNCTIONS.iter().filter(|(name, _)| names(imports, name)).map(|(_, function)| function()).collect();
-    let error = (!used.is_empty() && !names(imports, "argument")).then(argument_fn);
+    let calls = used.iter().any(|function| names(function, "argument"));
+    let error = (calls && !names(imports, "argument")).then(argument_fn);
     let header = file_docs("Checks of sizes and arguments, before anything is submitted.");
     let body = quote!(#(#used)* #error);
     let runtime = import_runtime(&body);
@@ -52,6 +54,19 @@ fn extent_fn() -> TokenStream {
         pub(crate) fn extent(value: i64) -> Result<usize, Error> {
             let what = "a number of elements";
             usize::try_from(value).map_err(|_| argument(what, "a size of this machine", value))
+        }
+    }
+}
+
+fn found_fn() -> TokenStream {
+    quote! {
+        /// A size that the device has found in the data is in the range that the memory was planned for.
+        pub(crate) fn found(name: &str, word: u32, min: i64, max: i64) -> Result<i64, Error> {
+            let value = i64::from(word.cast_signed());
+            if (min..=max).contains(&value) {
+                return Ok(value);
+            }
+            Err(Error::Found { name: name.to_string(), value, min, max })
         }
     }
 }

@@ -5,7 +5,7 @@ use quote::{format_ident, quote};
 
 use crate::checks::import_checks;
 use crate::docs::{docs, file_docs};
-use crate::entry_table::{bind_symbols, desc_static, sizes_items};
+use crate::entry_table::{bind_found, bind_largest, bind_symbols, desc_static, sizes_items};
 use crate::ident::{Unique, ident, snake};
 use crate::imports::{self, import_runtime};
 use crate::plan::{Elem, Entry, Plan, Port, PortKind, Size, State, Symbol};
@@ -13,13 +13,15 @@ use crate::size_code::{size_expr, size_text};
 use crate::words::{Transfer, transfer};
 
 /// Names of variables, functions and modules that method bodies use.
-const LOCALS: [&str; 15] = [
+const LOCALS: [&str; 17] = [
     "argument",
     "bools",
     "bytes",
     "bytes_of",
     "bytes_of_mut",
+    "error",
     "extent",
+    "found",
     "inputs",
     "len",
     "output_bytes",
@@ -80,7 +82,21 @@ impl<'a> EntryNames<'a> {
 
     /// True when calls choose sizes.
     pub(crate) fn has_sizes(&self) -> bool {
-        !self.entry.symbols.is_empty()
+        self.chosen().next().is_some()
+    }
+
+    /// Symbols that the caller chooses, with index and field.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = (usize, &'a Symbol, &Ident)> {
+        self.all_symbols().filter(|(_, symbol, _)| symbol.found.is_none())
+    }
+
+    /// Symbols that the device finds in the data, with index and name.
+    pub(crate) fn found(&self) -> impl Iterator<Item = (usize, &'a Symbol, &Ident)> {
+        self.all_symbols().filter(|(_, symbol, _)| symbol.found.is_some())
+    }
+
+    fn all_symbols(&self) -> impl Iterator<Item = (usize, &'a Symbol, &Ident)> {
+        self.entry.symbols.iter().zip(&self.symbols).enumerate().map(|(i, (symbol, name))| (i, symbol, name))
     }
 
     /// True when the inputs struct borrows something.
@@ -336,6 +352,7 @@ fn submit_fn(names: &EntryNames<'_>) -> TokenStream {
         Ok(#ticket { ticket #sizes })
     };
     let bind = names.has_sizes().then(|| bind_symbols(names, &quote!(inputs.sizes), &body));
+    let largest = bind_largest(names, &body);
     let argument = if imports::names(&body, "inputs") || names.has_sizes() { quote!(inputs) } else { quote!(_) };
     quote! {
         /// Starts a run in a free slot and returns at once; the inputs have been copied then.
@@ -344,6 +361,7 @@ fn submit_fn(names: &EntryNames<'_>) -> TokenStream {
         /// As `run`; also when every slot is in flight.
         pub fn submit(&mut self, #argument: &#inputs #life) -> Result<#ticket, Error> {
             #bind
+            #largest
             #body
         }
     }
@@ -390,14 +408,19 @@ fn wait_fn(names: &EntryNames<'_>) -> TokenStream {
     let end = if after.is_empty() { wait } else { quote!(#wait?; #(#after)* Ok(())) };
     let body = quote!(#(#before)* #end);
     let bind = names.has_sizes().then(|| bind_symbols(names, &quote!(ticket.sizes), &body));
+    let found = bind_found(names, &body);
     let argument = if imports::names(&body, "outputs") { quote!(outputs) } else { quote!(_) };
+    let too_large =
+        found.is_some().then(|| quote!(#[doc = " Data that give a size beyond what memory is planned for."]));
     quote! {
         /// Waits for a run, copies its outputs and frees its slot.
         ///
         /// # Errors
         /// A device that was lost, with the step that ran.
+        #too_large
         pub fn wait(&mut self, ticket: #ticket, #argument: &mut #outputs) -> Result<(), Error> {
             #bind
+            #found
             #body
         }
     }

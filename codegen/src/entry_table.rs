@@ -1,6 +1,6 @@
 //! Static description and sizes of an entry point, as the runtime wants them.
 
-use proc_macro2::{Literal, TokenStream};
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use crate::docs::docs;
@@ -66,32 +66,83 @@ fn helper_fns(table: &TokenStream) -> TokenStream {
 /// The sizes struct, or the constant table of an entry point without symbols, or nothing.
 pub(crate) fn sizes_items(names: &EntryNames<'_>) -> TokenStream {
     let entry = names.entry;
+    let found = found_fn(names);
     if names.has_sizes() {
-        return sizes_struct(names);
+        let sizes = sizes_struct(names);
+        return quote!(#sizes #found);
     }
     if entry.table.is_empty() {
         return quote!();
     }
-    let words = entry.table_words(&[]).expect("a verified table has values");
+    let words = entry.table_words(&entry.greatest_symbols()).expect("a verified table has values");
     let (n, words) = (Literal::usize_unsuffixed(words.len()), words.into_iter().map(Literal::u32_unsuffixed));
     quote! {
         /// Words of the symbol table.
         const TABLE: [u32; #n] = [#(#words),*];
+        #found
     }
 }
 
+/// The function from the words that the device has left to the sizes that it found.
+fn found_fn(entry_names: &EntryNames<'_>) -> Option<TokenStream> {
+    let found: Vec<TokenStream> = entry_names
+        .found()
+        .map(|(_, symbol, name)| {
+            let (name, word) = (name.to_string(), Literal::usize_unsuffixed(usize::from(symbol.found.unwrap_or(0))));
+            let (min, max) = (Literal::i64_unsuffixed(symbol.min), Literal::i64_unsuffixed(symbol.max));
+            quote!(found(#name, table[#word], #min, #max)?)
+        })
+        .collect();
+    let n = Literal::usize_unsuffixed(found.len());
+    (!found.is_empty()).then(|| {
+        quote! {
+            /// Sizes that the device has found in the data, from the symbol table.
+            fn found_sizes(table: &[u32]) -> Result<[i64; #n], Error> { Ok([#(#found),*]) }
+        }
+    })
+}
+
+/// Sizes that the data will decide, at their largest: what memory and group counts are before the run.
+pub(crate) fn bind_largest(entry_names: &EntryNames<'_>, body: &TokenStream) -> TokenStream {
+    let lets = entry_names.found().filter(|(_, _, name)| names(body, &name.to_string())).map(|(_, symbol, name)| {
+        let max = Literal::i64_unsuffixed(symbol.max);
+        quote!(let #name: i64 = #max;)
+    });
+    quote!(#(#lets)*)
+}
+
+/// Reads the sizes that the device has found; a run whose data are too large gives its slot back.
+pub(crate) fn bind_found(entry_names: &EntryNames<'_>, body: &TokenStream) -> Option<TokenStream> {
+    let pattern: Vec<TokenStream> = entry_names
+        .found()
+        .map(|(_, _, name)| if names(body, &name.to_string()) { quote!(#name) } else { quote!(_) })
+        .collect();
+    (!pattern.is_empty()).then(|| {
+        quote! {
+            let table = self.session.read_table(&ticket.ticket)?;
+            let [#(#pattern),*] = match found_sizes(&table) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.session.cancel(ticket.ticket);
+                    return Err(error);
+                }
+            };
+        }
+    })
+}
+
 fn sizes_struct(entry_names: &EntryNames<'_>) -> TokenStream {
-    let EntryNames { entry, sizes, symbols, .. } = entry_names;
-    let fields = entry.symbols.iter().zip(symbols).enumerate().map(|(idx, (symbol, field))| {
+    let EntryNames { entry, sizes, .. } = entry_names;
+    let fields = entry_names.chosen().map(|(idx, symbol, field)| {
         let text = docs(&format!("{} to {}.{}", symbol.min, symbol.max, integer_note(entry_names, idx)));
         quote!(#text pub #field: usize)
     });
-    let checked = entry.symbols.iter().zip(symbols).map(|(symbol, field)| {
+    let checked = entry_names.chosen().map(|(_, symbol, field)| {
         let name = field.to_string();
         let (min, max) = (Literal::i64_unsuffixed(symbol.min), Literal::i64_unsuffixed(symbol.max));
         quote!(size(#name, self.#field, #min, #max)?)
     });
-    let n = Literal::usize_unsuffixed(symbols.len());
+    let n = Literal::usize_unsuffixed(entry_names.chosen().count());
     let table = (!entry.table.is_empty()).then(|| table_fn(entry_names));
     quote! {
         /// Sizes that a call chooses.
@@ -114,6 +165,7 @@ fn table_fn(entry_names: &EntryNames<'_>) -> TokenStream {
     });
     let body = quote!(Ok([#(#words),*]));
     let bind = bind_symbols(entry_names, &quote!(self), &body);
+    let largest = bind_largest(entry_names, &body);
     let n = Literal::usize_unsuffixed(entry.table.len());
     quote! {
         /// The words that kernels read: sizes, then workgroup counts.
@@ -122,6 +174,7 @@ fn table_fn(entry_names: &EntryNames<'_>) -> TokenStream {
         /// A size out of its range.
         pub fn table(&self) -> Result<[u32; #n], Error> {
             #bind
+            #largest
             #body
         }
     }
@@ -129,11 +182,11 @@ fn table_fn(entry_names: &EntryNames<'_>) -> TokenStream {
 
 /// `let [a, _] = sizes.checked()?;` with the symbols that the body names. The check is made even when it names none.
 pub(crate) fn bind_symbols(entry_names: &EntryNames<'_>, sizes: &TokenStream, body: &TokenStream) -> TokenStream {
-    let used: Vec<bool> = entry_names.symbols.iter().map(|s| names(body, &s.to_string())).collect();
-    if used.iter().all(|used| !used) {
+    let used = |name: &Ident| names(body, &name.to_string());
+    if !entry_names.chosen().any(|(_, _, name)| used(name)) {
         return quote!(#sizes.checked()?;);
     }
-    let pattern = entry_names.symbols.iter().zip(used).map(|(name, used)| if used { quote!(#name) } else { quote!(_) });
+    let pattern = entry_names.chosen().map(|(_, _, name)| if used(name) { quote!(#name) } else { quote!(_) });
     quote!(let [#(#pattern),*] = #sizes.checked()?;)
 }
 

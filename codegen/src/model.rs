@@ -63,13 +63,12 @@ fn crate_docs(plan: &Plan, entries: &[EntryNames<'_>]) -> String {
 /// The first steps of a user, with the real names; a whole program.
 pub(crate) fn example(plan: &Plan, entry: &EntryNames<'_>) -> String {
     let (program, package) = (camel(&plan.name), crate::manifest::package_name(plan));
-    let EntryNames { module, inputs, sizes, symbols, .. } = entry;
+    let EntryNames { module, inputs, sizes, .. } = entry;
     let mut uses = vec![inputs.to_string(), program.clone()];
     let mut fields = Vec::new();
     if entry.has_sizes() {
         uses.push(sizes.to_string());
-        let values: Vec<String> =
-            symbols.iter().zip(&entry.entry.symbols).map(|(name, s)| format!("{name}: {}", s.max)).collect();
+        let values: Vec<String> = entry.chosen().map(|(_, s, name)| format!("{name}: {}", s.max)).collect();
         fields.push(format!("sizes: {sizes} {{ {} }}", values.join(", ")));
     }
     uses.sort();

@@ -180,7 +180,7 @@ pub enum Size {
     Min(Box<Size>, Box<Size>),
 }
 
-/// A symbolic size that the caller chooses by the shapes (or integers) that it passes.
+/// A symbolic size: the caller chooses it by the shapes (or integers) that it passes, or the device finds it in the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
     /// Name in the export (`s77`).
@@ -189,6 +189,9 @@ pub struct Symbol {
     pub min: i64,
     /// Largest value; the arena is planned for it.
     pub max: i64,
+    /// Of a size that the data decide: the word of the table in which a step leaves the value that it has found, whatever it is. Sizes
+    /// and group counts that depend on it are computed from the nearest value in range. Before the run its value is `max`.
+    pub found: Option<u16>,
 }
 
 /// A tensor (or integer) that crosses the public interface.

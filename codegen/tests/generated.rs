@@ -232,13 +232,20 @@ fn generated_sizes_are_those_of_the_plan() {
     let (_keep, dir) = written(&plan, &Options { runtime: RuntimeSource::Path(runtime) });
     let mut cases = String::new();
     for (s0, position, unused) in [(1, 0, 2), (2, 4096, 3), (7, 1, 2), (99, 13, 3), (100, 4095, 2)] {
-        let words = entry.table_words(&[s0, position, unused]).expect("the sizes are in range");
+        let words = entry.table_words(&[s0, position, unused, 50]).expect("the sizes are in range");
         let sizes = format!("StepSizes {{ s0: {s0}, position: {position}, unused: {unused} }}");
         cases += &format!("assert_eq!({sizes}.table().expect(\"in range\"), {words:?});\n");
     }
     for (s0, position, unused) in [(0, 0, 2), (101, 0, 2), (1, 4097, 2), (1, 0, 1), (1, 0, 4)] {
         let sizes = format!("StepSizes {{ s0: {s0}, position: {position}, unused: {unused} }}");
         cases += &format!("assert!(matches!({sizes}.table(), Err(Error::Argument {{ .. }})));\n");
+    }
+    for (word, fits) in [(0, true), (50, true), (51, false), (u32::MAX, false)] {
+        let found = format!("found_sizes(&[0, 0, 0, 0, 0, 0, {word}])");
+        cases += &match fits {
+            true => format!("assert_eq!({found}, Ok([{word}]));\n"),
+            false => format!("assert!(matches!({found}, Err(Error::Found {{ min: 0, max: 50, .. }})));\n"),
+        };
     }
     let path = dir.join("src/step.rs");
     let tests = format!("#[cfg(test)]\nmod tests {{\n use super::*;\n #[test]\n fn table() {{ {cases} }}\n}}\n");

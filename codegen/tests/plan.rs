@@ -66,7 +66,8 @@ prop_compose! {
         [r.int8, r.int16, r.float16, r.int64, r.float64] = flags;
         r.cooperative = vec![fragment];
         plan.kernels[0].subgroup = u32::from(word);
-        let symbols = names.into_iter().zip(bounds).map(|(name, (min, max))| Symbol { name, min, max }).collect();
+        let symbol = |(name, (min, max)): (_, (i64, _))| Symbol { name, min, max, found: (min > 0).then_some(word) };
+        let symbols = names.into_iter().zip(bounds).map(symbol).collect();
         let states = states.into_iter().map(|(name, offset, bytes, init)| State { name, offset, bytes, init }).collect();
         let mut second = plan.entries[0].clone();
         for step in &mut second.steps {

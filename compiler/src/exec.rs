@@ -3,7 +3,7 @@
 
 mod ranges;
 
-use crate::ir::{DType, Graph};
+use crate::ir::DType;
 use crate::pipeline::Compiled;
 use crate::plan::weights::{narrow, widen};
 use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, Port, PortKind, Size, Step};
@@ -20,37 +20,6 @@ pub struct HostTensor {
     pub shape: Vec<i64>,
     /// Elements.
     pub bytes: Vec<u8>,
-}
-
-impl HostTensor {
-    /// The first `n` elements of a dimension.
-    pub fn cropped(&self, dim: usize, n: usize) -> HostTensor {
-        let sizes = |dims: &[i64]| dims.iter().product::<i64>() as usize;
-        let row = sizes(&self.shape[dim + 1..]) * self.dtype.size_bytes() as usize;
-        let old = self.shape[dim] as usize;
-        let kept = n.min(old);
-        let mut out = HostTensor { dtype: self.dtype, shape: self.shape.clone(), bytes: vec![] };
-        out.shape[dim] = kept as i64;
-        for lead in 0..sizes(&self.shape[..dim]) {
-            out.bytes.extend_from_slice(&self.bytes[lead * old * row..][..kept * row]);
-        }
-        out
-    }
-
-    /// The value of an i64 scalar.
-    fn scalar(&self) -> Option<i64> {
-        self.bytes.first_chunk::<8>().map(|b| i64::from_le_bytes(*b))
-    }
-}
-
-/// Outputs by position in the program, those whose size the data decide cut to it.
-pub fn crop_outputs(graph: &Graph, outputs: &mut [Option<HostTensor>]) {
-    for l in &graph.lengths {
-        let count = outputs[l.count].as_ref().and_then(HostTensor::scalar);
-        if let (Some(tensor), Some(n)) = (&outputs[l.output], count) {
-            outputs[l.output] = Some(tensor.cropped(l.dim, n.max(0) as usize));
-        }
-    }
 }
 
 /// What the caller gives for a port.
@@ -89,6 +58,18 @@ pub enum ExecError {
     /// A symbol outside its range, or with two values.
     #[error("symbol {name} would be {value}, the program takes {min}..={max}")]
     Symbol {
+        /// Name.
+        name: String,
+        /// Value.
+        value: i64,
+        /// Smallest.
+        min: i64,
+        /// Largest.
+        max: i64,
+    },
+    /// The data give a symbol a value that it cannot have.
+    #[error("the data make size {name} {value}, memory is planned for {min}..={max}")]
+    Found {
         /// Name.
         name: String,
         /// Value.
@@ -153,7 +134,7 @@ impl<'a> Loaded<'a> {
         let (io, init) = (io_descs(entry), state_init(plan, entry));
         let record = |r: &mut rt::Recorder<'_>| record(entry, r);
         let session = self.model.session(&entry_desc(entry, &io, &init, &record))?;
-        Ok(Session { entry, session })
+        Ok(Session { entry, session, found: vec![] })
     }
 
     /// Time of each step of an entry point at these inputs, by timestamps.
@@ -177,29 +158,39 @@ impl<'a> Loaded<'a> {
 pub struct Session<'a> {
     entry: &'a Entry,
     session: rt::Session,
+    /// Values of the symbols in the latest run.
+    found: Vec<i64>,
 }
 
 impl Session<'_> {
     /// Runs once and waits.
     ///
     /// # Errors
-    /// Inputs that do not fit, or the runtime's.
+    /// Inputs that do not fit, data that give a size beyond its range, or the runtime's.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<HostTensor>, ExecError> {
-        let call = Call::new(self.entry, inputs)?;
+        let mut call = Call::new(self.entry, inputs)?;
+        let reserved = call.output_bytes(self.entry)?;
+        let ticket = self.session.submit(&call.table, &call.input_slices(), &reserved)?;
+        if self.entry.symbols.iter().any(|s| s.found.is_some())
+            && let Err(error) = call.find(self.entry, &self.session.read_table(&ticket)?)
+        {
+            self.session.cancel(ticket);
+            return Err(error);
+        }
         let mut outs = call.output_buffers(self.entry)?;
         let mut slices: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
-        self.session.run(&call.table, &call.input_slices(), &mut slices)?;
+        self.session.wait(ticket, &mut slices)?;
         let ports = self.entry.outputs.iter().zip(outs);
-        ports.map(|(port, bytes)| Ok(HostTensor { shape: call.shape(port)?, ..from_device(port, bytes) })).collect()
+        let outputs =
+            ports.map(|(port, bytes)| Ok(HostTensor { shape: call.shape(port)?, ..from_device(port, bytes) }));
+        let outputs = outputs.collect();
+        self.found = call.symbols;
+        outputs
     }
 
-    /// Values that the inputs give to the symbols.
-    ///
-    /// # Errors
-    /// Inputs that do not fit.
-    pub fn symbols(&self, inputs: &[Value]) -> Result<std::collections::BTreeMap<String, i64>, ExecError> {
-        let values = bind_symbols(self.entry, inputs)?;
-        Ok(self.entry.symbols.iter().map(|s| s.name.clone()).zip(values).collect())
+    /// Values of the symbols in the latest run: those that the inputs gave, and those that the device found in the data.
+    pub fn symbols(&self) -> std::collections::BTreeMap<String, i64> {
+        self.entry.symbols.iter().map(|s| s.name.clone()).zip(self.found.iter().copied()).collect()
     }
 
     /// Fills the arena with 0xFF bytes: results must not depend on what it held.
@@ -349,6 +340,19 @@ impl Call {
         Ok(call)
     }
 
+    /// Reads the symbols that the device has found.
+    fn find(&mut self, entry: &Entry, words: &[u32]) -> Result<(), ExecError> {
+        for (symbol, value) in entry.symbols.iter().zip(&mut self.symbols) {
+            let Some(word) = symbol.found else { continue };
+            *value = i64::from(words[usize::from(word)].cast_signed());
+            if !(symbol.min..=symbol.max).contains(value) {
+                let (name, min, max) = (symbol.name.clone(), symbol.min, symbol.max);
+                return Err(ExecError::Found { name, value: *value, min, max });
+            }
+        }
+        Ok(())
+    }
+
     fn shape(&self, port: &Port) -> Result<Vec<i64>, ExecError> {
         let eval = |s: &Size| s.eval(&self.symbols).map(|v| v as i64);
         let shape: Result<Vec<i64>, _> = port.shape.iter().map(eval).collect();
@@ -376,9 +380,13 @@ impl Call {
         self.inputs.iter().map(Vec::as_slice).collect()
     }
 
+    fn output_bytes(&self, entry: &Entry) -> Result<Vec<u64>, ExecError> {
+        let size = |p: &Port| if p.word_storage { 4 } else { p.elem.size_bytes() };
+        entry.outputs.iter().map(|p| Ok(self.shape(p)?.iter().product::<i64>() as u64 * size(p))).collect()
+    }
+
     fn output_buffers(&self, entry: &Entry) -> Result<Vec<Vec<u8>>, ExecError> {
-        let size = |p: &Port| if p.word_storage { 4 } else { p.elem.size_bytes() as i64 };
-        entry.outputs.iter().map(|p| Ok(vec![0; (self.shape(p)?.iter().product::<i64>() * size(p)) as usize])).collect()
+        Ok(self.output_bytes(entry)?.into_iter().map(|n| vec![0; n as usize]).collect())
     }
 }
 
@@ -399,8 +407,8 @@ fn bind_symbols(entry: &Entry, inputs: &[Value]) -> Result<Vec<i64>, ExecError> 
         }
     }
     let checked = entry.symbols.iter().zip(found).map(|(s, v)| {
-        // A symbol that no input shows has no effect on the program; any value in range will do.
-        let value = v.unwrap_or(s.min);
+        // One that the data decide is at its largest until then. Any other that no input shows has no effect on the program.
+        let value = if s.found.is_some() { s.max } else { v.unwrap_or(s.min) };
         let fits = (s.min..=s.max).contains(&value);
         let (name, min, max) = (s.name.clone(), s.min, s.max);
         if fits { Ok(value) } else { Err(ExecError::Symbol { name, value, min, max }) }

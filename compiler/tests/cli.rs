@@ -76,6 +76,15 @@ fn misuse_is_exit_code_2_and_says_what_is_wrong() {
     }
 }
 
+/// A small program that calls an operator of nobody's.
+fn with_unknown_operator(folder: &Path) -> PathBuf {
+    let entries = archives::Entries::of("small_2.11.0.pt2");
+    let (from, to) = ("torch.ops.aten.linear.default", "torch.ops.mine.frobnicate.default");
+    let path = folder.join("unknown.pt2");
+    std::fs::write(&path, entries.edit("models/model.json", from, to).zip()).expect("writable");
+    path
+}
+
 #[test]
 fn what_is_wrong_with_a_program_is_exit_code_1() {
     let dir = tempfile::tempdir().expect("a scratch folder");
@@ -83,13 +92,13 @@ fn what_is_wrong_with_a_program_is_exit_code_1() {
     std::fs::write(&broken, "PK but no archive").expect("writable");
     let output = jvc(&["compile", broken.to_str().expect("UTF-8"), "--device", "h200"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let scan = place(dir.path(), "scan.pt2");
-    let scan = scan.to_str().expect("UTF-8");
-    let output = jvc(&["compile", scan, "--device", "h200"]);
+    let unknown = with_unknown_operator(dir.path());
+    let unknown = unknown.to_str().expect("UTF-8");
+    let output = jvc(&["compile", unknown, "--device", "h200"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    assert!(text.contains("E0101") && text.contains("higher_order.scan"), "{text}");
-    let output = jvc(&["compile", scan, "--device", "h200", "--format", "json"]);
+    assert!(text.contains("E0101") && text.contains("mine.frobnicate"), "{text}");
+    let output = jvc(&["compile", unknown, "--device", "h200", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(json["diagnostics"][0]["code"], "E0101");
 }
@@ -101,8 +110,8 @@ fn operators_of_a_program_are_counted_and_missing_ones_are_a_finding() {
     let output = jvc(&["ops", small.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
     assert!(stdout(&output).contains("2 × aten.linear.default"), "{}", stdout(&output));
-    let scan = place(dir.path(), "scan.pt2");
-    let output = jvc(&["ops", scan.to_str().expect("UTF-8")]);
+    let unknown = with_unknown_operator(dir.path());
+    let output = jvc(&["ops", unknown.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("missing"), "{}", stdout(&output));
     let all = stdout(&jvc(&["ops"]));

@@ -2,21 +2,22 @@
 //! `models/fixtures/make_fixtures.py`) with PyTorch's results where there are any.
 
 use jvc::aten;
-use jvc::exec::HostTensor;
+use jvc::exec::{ExecError, HostTensor, Loaded, Value};
 use jvc::import;
 use jvc::import::program::{
     Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, SubGraph, TensorMeta,
 };
 use jvc::import::weights::WeightStore;
-use jvc::ir::eval::{Symbols, Tensor, eval};
+use jvc::ir::eval::{EvalError, Symbols, Tensor, eval};
 use jvc::ir::{DType, Dim, Graph};
 use jvc::options::Options;
 use jvc::pass_rule::{Level, Rule};
 use jvc::passes::checkpoint_tensor;
+use jvc::pipeline::plan_graphs;
 use jvc::report::{Code, Diagnostic};
 use jvc::tensor_file::read_tensors;
 use jvc::verify::{Request, Status, verify};
-use jvc_runtime::{Gpu, Select};
+use jvc_runtime::{CacheDir, Gpu, Select};
 use std::path::PathBuf;
 
 fn folder() -> PathBuf {
@@ -116,6 +117,15 @@ fn sub(g: ProgramGraph) -> Arg {
 
 /// A program over `x` of shape [3, 2] that is one call of `target`.
 fn lower(target: &str, inputs: &[(&str, Arg)], sizes: &[i64]) -> Result<Graph, Vec<Diagnostic>> {
+    lower_with(target, inputs, sizes, &Options::default())
+}
+
+fn lower_with(
+    target: &str,
+    inputs: &[(&str, Arg)],
+    sizes: &[i64],
+    options: &Options,
+) -> Result<Graph, Vec<Diagnostic>> {
     let graph = graph(&["x"], vec![node("y", target, inputs)], "y", &[("x", &[3, 2]), ("y", sizes)]);
     let program = Program {
         name: "model".into(),
@@ -130,7 +140,7 @@ fn lower(target: &str, inputs: &[(&str, Arg)], sizes: &[i64]) -> Result<Graph, V
         weights: WeightStore::new(),
         warnings: vec![],
     };
-    aten::lower(&program, &Options::default())
+    aten::lower(&program, options)
 }
 
 fn run(graph: &Graph) -> Vec<f64> {
@@ -166,4 +176,61 @@ fn a_branch_that_writes_its_operand_is_refused() {
     let problems = lower("higher_order.cond", &inputs, &[3, 2]).expect_err("a write");
     assert_eq!(problems[0].code, Code::UnsupportedAttribute, "{}", problems[0]);
     assert!(problems[0].message.contains("writes one of its operands"), "{}", problems[0]);
+}
+
+/// `while x.sum() < limit: x = x + x`, at most `bound` times.
+fn doubling(limit: i64, bound: Option<i64>) -> Result<Graph, Vec<Diagnostic>> {
+    let sum = node("s", "aten.sum.default", &[("self", t("a"))]);
+    let mut below = node("c", "aten.lt.Scalar", &[("self", t("s")), ("other", Arg::Int(limit))]);
+    below.outputs = vec![t("c")];
+    let mut test = graph(&["a"], vec![sum, below], "c", &[("a", &[3, 2]), ("s", &[]), ("c", &[])]);
+    test.tensors.get_mut("c").expect("just made").dtype = ScalarType::Bool;
+    let double = node("d", "aten.add.Tensor", &[("self", t("a")), ("other", t("a"))]);
+    let body = graph(&["a"], vec![double], "d", &[("a", &[3, 2]), ("d", &[3, 2])]);
+    let inputs = [("", sub(test)), ("", sub(body)), ("", Arg::Tensors(vec!["x".into()])), ("", Arg::Tensors(vec![]))];
+    let bound = bound.map(|b| ("y".to_string(), b)).into_iter().collect();
+    lower_with("higher_order.while_loop", &inputs, &[3, 2], &Options { bound, ..Options::default() })
+}
+
+#[test]
+fn a_loop_whose_trips_the_data_decide_runs_up_to_its_bound() {
+    // The sum is 21, 42, 84, 168: three trips.
+    let open = doubling(100, None).expect_err("no bound");
+    assert_eq!(open[0].code, Code::Unbounded, "{}", open[0]);
+    for bound in [3, 5] {
+        let g = doubling(100, Some(bound)).expect("lowers");
+        assert_eq!(run(&g), [8.0, 16.0, 24.0, 32.0, 40.0, 48.0], "at most {bound} trips");
+    }
+    let g = doubling(10, Some(4)).expect("lowers");
+    assert_eq!(run(&g), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "no trip");
+}
+
+#[test]
+fn more_trips_than_the_bound_are_an_error_on_the_device_and_in_the_interpreter() {
+    let x = Tensor::from_f64(DType::F32, &[3, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let short = doubling(100, Some(2)).expect("lowers");
+    let error = eval(&short, &|_| None, std::slice::from_ref(&x), &Symbols::new()).expect_err("too many trips");
+    assert!(matches!(error, EvalError::Bound { value: 3, max: 2, .. }), "{error}");
+    let Ok(gpu) = Gpu::open(&Select::Auto) else { return };
+    let shape = vec![3, 2];
+    let value = Value::Tensor(HostTensor { dtype: DType::F32, shape, bytes: x.to_bytes() });
+    let profile = jvc::device::of_gpu(gpu.info());
+    for (graph, fits) in [(short, false), (doubling(100, Some(6)).expect("lowers"), true)] {
+        let store = WeightStore::new();
+        let compiled = plan_graphs(vec![graph], &[&store], &Options::default(), &profile).expect("compiles");
+        let loaded = Loaded::new(&gpu, &compiled, &CacheDir::None).expect("loads");
+        let mut session = loaded.session(0).expect("a session");
+        match session.run(std::slice::from_ref(&value)) {
+            Ok(out) => {
+                let got = to_eval(&out[0]).floats().to_vec();
+                assert!(fits && got == [8.0, 16.0, 24.0, 32.0, 40.0, 48.0], "{got:?}");
+                assert_eq!(session.symbols()["y"], 3, "trips");
+            }
+            Err(error) => {
+                assert!(!fits && matches!(error, ExecError::Found { value: 3, max: 2, .. }), "{error}");
+            }
+        }
+        // The slot of a refused run is free again.
+        assert_eq!(session.run(std::slice::from_ref(&value)).is_ok(), fits);
+    }
 }

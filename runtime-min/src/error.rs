@@ -23,6 +23,8 @@ pub enum Error {
     Description(String),
     /// An argument of a call does not fit the entry point.
     Argument { what: String, need: String, got: String },
+    /// The data of a run give a size that memory was not planned for; the outputs of the run are worth nothing.
+    Found { name: String, value: i64, min: i64, max: i64 },
     /// The weights cannot be used.
     Weights(WeightsError),
     /// No memory left on the device.
@@ -66,6 +68,9 @@ impl fmt::Display for Error {
             Error::Missing { what } => write!(f, "this GPU has no {what}, which the program needs"),
             Error::Description(reason) => write!(f, "program tables are inconsistent: {reason}"),
             Error::Argument { what, need, got } => write!(f, "{what}: got {got}, the entry point takes {need}"),
+            Error::Found { name, value, min, max } => {
+                write!(f, "the data make size {name} {value}, memory is planned for {min} to {max}")
+            }
             Error::Weights(error) => write!(f, "weights: {error}"),
             Error::OutOfMemory { what, bytes } => write!(f, "no device memory left for {what} of {bytes} bytes"),
             Error::SlotsBusy { n_slots } => write!(f, "all {n_slots} slots of the session are in flight"),

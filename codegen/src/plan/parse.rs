@@ -154,7 +154,9 @@ fn parse_entry_line(plan: &mut Plan, word: &str, line: &mut Line) -> Result<(), 
         "symbol" => {
             let name = line.text()?;
             let min = line.parse("a number")?;
-            entry.symbols.push(Symbol { name, min, max: line.field("to")? });
+            let max = line.field("to")?;
+            let found = if line.has_word("found") { Some(line.parse("a word of the table")?) } else { None };
+            entry.symbols.push(Symbol { name, min, max, found });
         }
         "input" => entry.inputs.push(parse_port(line, &entry.symbols)?),
         "output" => entry.outputs.push(parse_port(line, &entry.symbols)?),

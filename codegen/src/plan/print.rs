@@ -77,8 +77,12 @@ fn print_weights(out: &mut String, w: &Weights) -> fmt::Result {
 
 fn print_entry(out: &mut String, e: &Entry, kernels: &[PlanKernel]) -> fmt::Result {
     writeln!(out, "\nentry {:?}", e.name)?;
-    for Symbol { name, min, max } in &e.symbols {
-        writeln!(out, "  symbol {name:?} {min} to {max}")?;
+    for Symbol { name, min, max, found } in &e.symbols {
+        write!(out, "  symbol {name:?} {min} to {max}")?;
+        match found {
+            Some(word) => writeln!(out, " found {word}")?,
+            None => writeln!(out)?,
+        }
     }
     for port in &e.inputs {
         print_port(out, "input", port, &e.symbols)?;

@@ -76,6 +76,8 @@ pub enum Fault {
     Unwritten(String),
     #[error("symbol {name:?} ranges from {min} to {max}")]
     SymbolRange { name: String, min: i64, max: i64 },
+    #[error("no step writes the table, from which the value of symbol {0:?} is to be read")]
+    NeverFound(String),
     #[error("word {word} of the table: {error}")]
     Table { word: usize, error: SizeError },
     #[error("the size of {name:?}: {error}")]
@@ -256,6 +258,12 @@ fn check_symbols(entry: &Entry, faults: &mut Faults) {
     for s in &entry.symbols {
         if s.min > s.max || s.min < 0 {
             faults.add(Fault::SymbolRange { name: s.name.clone(), min: s.min, max: s.max });
+        }
+        if let Some(word) = s.found {
+            let exists = faults.index("word of the table", u64::from(word), entry.table.len() as u64);
+            if exists && !entry.writes_table() {
+                faults.add(Fault::NeverFound(s.name.clone()));
+            }
         }
     }
     for values in [entry.least_symbols(), entry.greatest_symbols()] {

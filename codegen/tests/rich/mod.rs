@@ -90,9 +90,9 @@ fn layers_entry() -> Entry {
     }
 }
 
-/// A step with symbols, state and every element type in words and as itself.
+/// A step with symbols, one of them found on the device, state and every element type in words and as itself.
 fn step_entry() -> Entry {
-    let symbol = |name: &str, min, max| Symbol { name: name.into(), min, max };
+    let symbol = |name: &str, min, max| Symbol { name: name.into(), min, max, found: None };
     let n = || Size::Symbol(0);
     let half = Size::FloorDiv(Box::new(Size::Add(vec![n(), Size::Const(-1)])), Box::new(Size::Const(2)));
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -117,11 +117,26 @@ fn step_entry() -> Entry {
     let integer = |name: &str, symbol| Port { kind: PortKind::Symbol(symbol), ..io_port(name, 0, Elem::I64, &[]) };
     inputs.push(integer("position", 1));
     outputs.push(integer("position", 1));
-    let steps = outputs.iter().filter(|p| p.has_buffer()).map(step_dispatch).collect();
+    // As many as the data say.
+    let mut found = io_port("chosen", n_inputs * 2 + 1, Elem::F32, &[]);
+    found.shape = vec![Size::Symbol(3)];
+    found.max_bytes = 50 * 4;
+    let mut steps: Vec<Step> = outputs.iter().filter(|p| p.has_buffer()).map(step_dispatch).collect();
+    let mut count = step_dispatch(&found);
+    if let Step::Dispatch(d) = &mut count {
+        d.writes.push(range(Region::Symbols, 0, 28));
+    }
+    steps.extend([Step::Barrier, count]);
+    outputs.push(found);
     let tail = Size::Max(Box::new(Size::Const(1)), Box::new(Size::Mod(Box::new(n()), Box::new(Size::Const(7)))));
     Entry {
         name: "step".into(),
-        symbols: vec![symbol("s0", 1, 100), symbol("s1", 0, 4096), symbol("unused", 2, 3)],
+        symbols: vec![
+            symbol("s0", 1, 100),
+            symbol("s1", 0, 4096),
+            symbol("unused", 2, 3),
+            Symbol { found: Some(6), ..symbol("u0", 0, 50) },
+        ],
         inputs,
         outputs,
         states: vec![
@@ -135,6 +150,7 @@ fn step_entry() -> Entry {
             tail,
             Size::Const(1),
             Size::Const(1),
+            Size::Symbol(3),
         ],
         steps,
         ..Entry::default()

@@ -2,22 +2,27 @@
 //!
 //! A recording has no jumps, so everything is laid out flat. A predicate that is known at compile time (a counter from a constant) decides
 //! then. Otherwise both branches of a `cond` run and each result is selected, which is right because branches have no effects; it leaves
-//! a reason, as does every loop. Loops over a dimension (`scan`, `map`) run once per element of a literal size.
+//! a reason, as does every loop. Loops over a dimension (`scan`, `map`) run once per element of a literal size. A loop whose trips the data
+//! decide is laid out for as many as `--bound NODE=N` says; trips after the last keep what is carried, and their number is a size that the
+//! data decide ([`super::bounded`]): more than N is an error of the run.
 //!
 //! ```text
-//! cond(p, f, g, x)               select(p, f(x), g(x))
-//! scan(f, h, xs)                 h1, y0 = f(h, xs[0])   h2, y1 = f(h1, xs[1])   …   hn, stack(y0, y1, …)
-//! while_loop(c, f, x), c known   f(…f(x)…) until c is false
+//! cond(p, f, g, x)                 select(p, f(x), g(x))
+//! scan(f, h, xs)                   h1, y0 = f(h, xs[0])   h2, y1 = f(h1, xs[1])   …   hn, stack(y0, y1, …)
+//! while_loop(c, f, x), c known     f(…f(x)…) until c is false
+//! while_loop(c, f, x), c of data   a0 = c(x0)   x1 = select(a0, f(x0), x0)   a1 = a0 ∧ c(x1)   …   trips = a0 + a1 + …
 //! ```
 
 use super::cx::{Built, Slot};
 use super::inline::{flat_names, scoped_graph};
 use super::lower::{Lowering, origin_of};
-use super::{Cx, Val, bad_argument, unsupported_attribute, unsupported_shape};
+use super::{BodyBuilder, Cx, Val, bad_argument, unsupported_attribute, unsupported_shape};
 use crate::import::program::{Arg, Node, ProgramGraph, SubGraph, SymArg};
-use crate::ir::{DType, Dim, ValueId};
+use crate::ir::{Binding, DType, Dim, Range, ValueId};
 use crate::passes::known_value;
-use crate::report::Diagnostic;
+use crate::report::{Code, Diagnostic};
+use jvc_kernels::dtype::Ty;
+use std::collections::BTreeSet;
 
 /// The operators of this file.
 pub(super) const NAMES: [&str; 6] = [
@@ -199,18 +204,66 @@ impl Lowering<'_> {
             match go_on {
                 Choice::Known(true) => {}
                 Choice::Known(false) => break,
-                Choice::Data(_) => {
-                    return Err(unsupported_shape(format!(
-                        "{}: the number of iterations depends on data, which is not supported",
-                        node.target
-                    )));
-                }
+                Choice::Data(active) => return self.bounded_while(node, carried, &fixed, active, trip),
             }
             carried = self.apply(body, &format!("{}.body{trip}", node.name), &all)?;
             self.check_size(node, start)?;
         }
         self.slow(node, "the loop is laid out iteration by iteration");
         Ok(carried)
+    }
+
+    /// The trips of a `while_loop` from number `first` on, of which the first may run if `active` says so.
+    fn bounded_while(
+        &mut self,
+        node: &Node,
+        mut carried: Vec<Val>,
+        fixed: &[Val],
+        mut active: ValueId,
+        first: i64,
+    ) -> BuiltVals {
+        let (test, body) = (sub_graph(node, 0)?, sub_graph(node, 1)?);
+        let (most, start) = (self.most_trips(node)?, self.cx.b.graph.nodes.len());
+        let mut trips = self.cx.full_int(vec![], DType::I32, first)?;
+        for trip in first..most {
+            let all = [carried.as_slice(), fixed].concat();
+            let next = self.apply(body, &format!("{}.body{trip}", node.name), &all)?;
+            self.cx.b.set_origin(origin_of(node));
+            let kept = next.iter().zip(&carried).map(|(a, b)| self.cx.select_value(active, a, b));
+            carried = kept.collect::<Result<_, _>>()?;
+            trips = self.add_truth(trips, active)?;
+            let all = [carried.as_slice(), fixed].concat();
+            let test = self.apply(test, &format!("{}.test{}", node.name, trip + 1), &all)?;
+            active = match self.decide(test.first().unwrap_or(&Val::None))? {
+                Choice::Known(true) => active,
+                Choice::Known(false) => self.cx.full(vec![], DType::Bool, 0.0)?,
+                Choice::Data(go_on) => self.cx.map2(active, go_on, DType::Bool, BodyBuilder::and)?,
+            };
+            self.check_size(node, start)?;
+        }
+        // A loop that would go on is one trip beyond the bound.
+        let trips = self.add_truth(trips, active)?;
+        let symbol = node.name.replace('.', "_");
+        self.cx.ranges.insert(symbol.clone(), Range { min: 0, max: most });
+        self.cx.b.graph.bindings.push(Binding { symbol, count: trips });
+        self.slow(node, "every trip up to the bound runs, whatever the data say");
+        Ok(carried)
+    }
+
+    fn add_truth(&mut self, n: ValueId, truth: ValueId) -> Built {
+        self.cx.map2(n, truth, DType::I32, |b, n, truth| {
+            let one = b.cast(Ty::I32, truth);
+            b.add(n, one)
+        })
+    }
+
+    /// `--bound NODE=N` of a loop.
+    fn most_trips(&self, node: &Node) -> Result<i64, Diagnostic> {
+        let name = node.name.rsplit('.').next().unwrap_or_default();
+        self.cx.loop_bounds.get(name).copied().ok_or_else(|| {
+            let text = format!("{}: the data decide the number of trips, which has no upper bound", node.target);
+            Diagnostic::new(Code::Unbounded, text).with_help(format!("give one with --bound {name}=N"))
+        })
     }
 
     fn check_size(&self, node: &Node, start: usize) -> Result<(), Diagnostic> {
@@ -321,6 +374,7 @@ impl Lowering<'_> {
     }
 }
 
+type BuiltVals = Result<Vec<Val>, Diagnostic>;
 type BuiltVal = Result<Val, Diagnostic>;
 
 /// What is known of a predicate.
@@ -336,6 +390,16 @@ fn sub_graph(node: &Node, at: usize) -> Result<&SubGraph, Diagnostic> {
         Some(Arg::Graph(sub)) => Ok(sub),
         _ => Err(unsupported_attribute(format!("{} without a sub-graph as argument {at}", node.target))),
     }
+}
+
+/// Names of the loops in a graph whose number of trips may have to be bounded.
+pub(super) fn loop_names(graph: &ProgramGraph) -> BTreeSet<String> {
+    let inner = graph.nodes.iter().flat_map(|n| &n.inputs).filter_map(|i| match &i.arg {
+        Arg::Graph(sub) => Some(loop_names(&sub.graph)),
+        _ => None,
+    });
+    let own = graph.nodes.iter().filter(|n| n.target == "higher_order.while_loop").map(|n| n.name.clone());
+    inner.flatten().chain(own).collect()
 }
 
 impl Cx {

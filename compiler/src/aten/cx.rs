@@ -25,9 +25,9 @@ pub struct Cx {
     /// Bounds of the symbols.
     pub ranges: Ranges,
     pub(super) groups: Vec<Group>,
-    /// Values with a dimension whose size depends on data, as rules made them.
-    pub(super) bounded: BTreeMap<ValueId, super::bounded::Bounded>,
     pub(super) names: BTreeMap<String, Slot>,
+    /// Most trips of loops, by the name of their node.
+    pub(super) loop_bounds: BTreeMap<String, i64>,
     /// Draws of random numbers so far.
     pub(super) n_draws: u32,
     /// The last failed read was of a value that an earlier diagnostic explains.

@@ -17,12 +17,6 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.take_along_dim.default"], rule: take_along_dim },
     AtenOp { names: &["aten._unique2.default"], rule: refuse_data_dependent },
     AtenOp { names: &["aten.unique_consecutive.default", "aten.unique_dim.default"], rule: refuse_data_dependent },
-    AtenOp {
-        names: &["aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor"],
-        rule: refuse_data_dependent,
-    },
-    AtenOp { names: &["aten.item.default", "aten._local_scalar_dense.default"], rule: refuse_data_dependent },
-    AtenOp { names: &["torchvision.nms.default"], rule: refuse_data_dependent },
 ];
 
 fn refuse_data_dependent(_: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {

@@ -31,8 +31,9 @@ pub fn lower(program: &Program, options: &Options) -> Result<Graph, Vec<Diagnost
     let mut problems = vec![];
     let mut cx = Cx::new(&program.name);
     cx.ranges = program.ranges.clone();
-    let mut pins = super::pin::pins(&mut cx.ranges, options, &mut problems);
-    pins.extend(super::bounded::pin_to_bounds(&mut cx.ranges));
+    let loops = super::control::loop_names(&program.graph);
+    cx.loop_bounds = options.bound.iter().filter(|(n, _)| loops.contains(*n)).map(|(n, &v)| (n.clone(), v)).collect();
+    let pins = super::pin::pins(&mut cx.ranges, options, &loops, &mut problems);
     let pinned = (!pins.is_empty()).then(|| super::pin::pinned(&program.graph, &pins));
     let graph = pinned.as_ref().unwrap_or(&program.graph);
     let user_inputs = BTreeMap::new();
@@ -506,7 +507,6 @@ impl Lowering<'_> {
 
     fn finish(mut self) -> Result<Graph, Vec<Diagnostic>> {
         self.cx.b.graph.ranges = self.cx.ranges.clone();
-        self.problems.extend(super::bounded::lengths(&mut self.cx));
         super::pin::check_bounded(&self.cx.b.graph, &mut self.problems);
         if self.problems.is_empty() { Ok(self.cx.b.graph) } else { Err(self.problems) }
     }

@@ -48,6 +48,7 @@ mod adaptive_pool;
 mod attention;
 mod batch_norm;
 mod conv;
+mod counted;
 mod cumulative;
 mod deform_conv;
 mod einsum;
@@ -59,6 +60,7 @@ mod index;
 mod interpolate;
 mod linear_algebra;
 mod matmul;
+mod nms;
 mod norm;
 mod pool;
 mod recurrent;
@@ -73,6 +75,7 @@ mod stft;
 
 pub use args::Call;
 pub use body::BodyBuilder;
+pub(crate) use bounded::is_unbacked;
 pub use cx::Cx;
 pub use lower::lower;
 
@@ -119,6 +122,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     attention::OPS,
     batch_norm::OPS,
     conv::OPS,
+    counted::OPS,
     cumulative::OPS,
     deform_conv::OPS,
     einsum::OPS,
@@ -130,6 +134,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     interpolate::OPS,
     linear_algebra::OPS,
     matmul::OPS,
+    nms::OPS,
     norm::OPS,
     pool::OPS,
     recurrent::OPS,

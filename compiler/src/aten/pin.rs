@@ -1,19 +1,29 @@
 //! Symbols that the caller decides: `--set` pins them to a literal in the whole program, `--bound` gives open ones an upper bound.
 
 use super::bad_argument;
+use super::bounded::is_unbacked;
 use crate::import::program::{Arg, NamedArg, Node, ProgramGraph, SubGraph, TensorMeta};
 use crate::ir::{Dim, Graph, Range, Ranges};
 use crate::options::Options;
 use crate::report::{Code, Diagnostic};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies the options to the ranges; returns the symbols to replace.
-pub(super) fn pins(ranges: &mut Ranges, options: &Options, problems: &mut Vec<Diagnostic>) -> BTreeMap<String, Dim> {
+///
+/// A bound may also be one of the loops'.
+pub(super) fn pins(
+    ranges: &mut Ranges,
+    options: &Options,
+    loops: &BTreeSet<String>,
+    problems: &mut Vec<Diagnostic>,
+) -> BTreeMap<String, Dim> {
     let mut pins = BTreeMap::new();
     // The symbols of the random stream are there only once the program has drawn: the pipeline pins them.
     let drawn = |symbol: &String| [super::philox::SEED, super::philox::OFFSET].contains(&symbol.as_str());
     for (symbol, &value) in options.set.iter().filter(|(s, _)| !drawn(s)) {
         match ranges.remove(symbol) {
+            Some(_) if is_unbacked(symbol) => problems
+                .push(bad_argument(format!("--set {symbol}: the data decide this size, --bound {symbol}=N limits it"))),
             Some(r) if value < r.min || value > r.max => {
                 problems
                     .push(bad_argument(format!("--set {symbol}={value} is outside its range {}..={}", r.min, r.max)));
@@ -24,7 +34,7 @@ pub(super) fn pins(ranges: &mut Ranges, options: &Options, problems: &mut Vec<Di
             None => problems.push(bad_argument(format!("--set {symbol}: the program has no such symbol"))),
         }
     }
-    for (symbol, &max) in options.bound.iter().filter(|(s, _)| !drawn(s)) {
+    for (symbol, &max) in options.bound.iter().filter(|(s, _)| !drawn(s) && !loops.contains(*s)) {
         match ranges.get_mut(symbol) {
             Some(r) if max < r.min => {
                 problems.push(bad_argument(format!("--bound {symbol}={max} is below its minimum {}", r.min)));

@@ -1,11 +1,10 @@
-//! Selection by a mask: `x[mask]`, `masked_select`, `nonzero`. The result has the upper bound that the export gives as its size, the
-//! selected elements stand first, and [`super::bounded`] carries how many there are.
+//! Selection by a mask: `x[mask]`, `masked_select`, `nonzero`. The data decide the size of the result: [`super::bounded`].
 
-use super::bounded::Bounded;
+use super::bounded::Found;
 use super::cx::Built;
 use super::index::flattened;
 use super::scatter::ordinals;
-use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, unsupported_attribute, unsupported_shape};
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, unsupported_attribute};
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::ExprId;
@@ -19,18 +18,30 @@ pub(super) const OPS: &[AtenOp] = &[
 ];
 
 /// Where the true elements of a mask are.
-struct Selected {
-    /// i32, `bound` of them: row-major positions in the mask of its true elements; 0 behind the last.
-    positions: ValueId,
-    /// i64 scalar.
-    count: ValueId,
+pub(super) struct Selected {
+    /// i32, as many as there can be: row-major positions in the mask of its true elements; 0 behind the last.
+    pub(super) positions: ValueId,
+    /// i32 scalar.
+    pub(super) count: ValueId,
+    /// How many there are.
+    pub(super) found: Found,
     /// Shape of the mask.
     shape: Shape,
 }
 
 impl Selected {
-    fn new(cx: &mut Cx, mask: ValueId, bound: &Dim) -> Result<Selected, Diagnostic> {
-        let shape = cx.shape(mask);
+    /// The true elements, as many as dimension `dim` of the call's result is long.
+    pub(super) fn new(cx: &mut Cx, call: &Call<'_>, dim: usize, mask: ValueId) -> Result<Selected, Diagnostic> {
+        let selected = Selected::unbound(cx, call, dim, mask)?;
+        cx.bind(&selected.found, selected.count)?;
+        Ok(selected)
+    }
+
+    /// As [`Selected::new`], with the count still to be bound.
+    pub(super) fn unbound(cx: &mut Cx, call: &Call<'_>, dim: usize, mask: ValueId) -> Result<Selected, Diagnostic> {
+        let (shape, natural) = (cx.shape(mask), cx.ty(mask).n_elems());
+        let found = cx.found_size(call, dim, Some(&natural))?;
+        let bound = &found.most;
         let mask = cx.cast(mask, DType::Bool)?;
         let before = ordinals(cx, mask)?;
         let (mask, before) = (flattened(cx, mask)?, flattened(cx, before)?);
@@ -44,9 +55,9 @@ impl Selected {
         let empty = cx.full_int(vec![bound.clone()], DType::I32, 0)?;
         let write = Op::Scatter { dims: vec![0], mode: ScatterMode::Set };
         let positions = cx.add1(write, vec![empty, slots, places])?;
-        let ones = cx.cast(mask, DType::I64)?;
-        let count = cx.reduce(ones, Combine::Sum, &[0], false, DType::I64)?;
-        Ok(Selected { positions, count, shape })
+        let ones = cx.cast(mask, DType::I32)?;
+        let count = cx.reduce(ones, Combine::Sum, &[0], false, DType::I32)?;
+        Ok(Selected { positions, count, found, shape })
     }
 
     /// Coordinates in the mask of the k-th true element; the positions are operand `operand`.
@@ -63,31 +74,19 @@ impl Selected {
     }
 }
 
-/// The size that the export records for a dimension of the result, which must have been bounded.
-fn recorded_bound(call: &Call<'_>, dim: usize) -> Result<Dim, Diagnostic> {
-    let size = call.meta(0).and_then(|m| m.sizes.get(dim)).cloned();
-    size.filter(|d| d.as_const().is_some()).ok_or_else(|| {
-        unsupported_shape(format!("{}: the size of its result depends on data and has no upper bound", call.target))
-            .with_help("give one with --bound u0=N, or write it with a mask of fixed size")
-    })
-}
-
 /// `x[…, mask, …]` with the mask over dimensions `at ..`.
 pub(super) fn select(cx: &mut Cx, call: &Call<'_>, x: &Val, at: usize, mask: ValueId) -> Result<Val, Diagnostic> {
-    let bound = recorded_bound(call, at)?;
-    let selected = Selected::new(cx, mask, &bound)?;
+    let selected = Selected::new(cx, call, at, mask)?;
     let covered = selected.shape.len();
     cx.each(x, |cx, x| {
         let mut shape = cx.shape(x);
-        shape.splice(at..at + covered, [bound.clone()]);
-        let y = cx.compute(shape, cx.tensor_dtype(x), &[x, selected.positions], |b, axes| {
+        shape.splice(at..at + covered, [selected.found.size.clone()]);
+        cx.compute(shape, cx.tensor_dtype(x), &[x, selected.positions], |b, axes| {
             let mut from = axes[..at].to_vec();
             from.extend(selected.coordinates(b, 1, axes[at]));
             from.extend(&axes[at + 1..]);
             b.load(0, &from)
-        })?;
-        cx.bounded.insert(y, Bounded { dim: at, count: selected.count });
-        Ok(y)
+        })
     })
 }
 
@@ -118,21 +117,18 @@ fn masked_select(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 }
 
 /// Coordinate `d` of every element that is not 0.
-fn column(cx: &mut Cx, selected: &Selected, bound: &Dim, d: usize) -> Built {
-    let y = cx.compute(vec![bound.clone()], DType::I64, &[selected.positions], |b, axes| {
+fn column(cx: &mut Cx, selected: &Selected, d: usize) -> Built {
+    cx.compute(vec![selected.found.size.clone()], DType::I64, &[selected.positions], |b, axes| {
         let at = selected.coordinates(b, 0, axes[0]);
         b.cast(Ty::I64, at[d])
-    })?;
-    cx.bounded.insert(y, Bounded { dim: 0, count: selected.count });
-    Ok(y)
+    })
 }
 
 fn nonzero(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let x = call.tensor(cx, "self")?;
-    let bound = recorded_bound(call, 0)?;
-    let selected = Selected::new(cx, x, &bound)?;
+    let selected = Selected::new(cx, call, 0, x)?;
     let rank = selected.shape.len();
-    let shape = vec![bound, Dim::from(rank as i64)];
+    let shape = vec![selected.found.size.clone(), Dim::from(rank as i64)];
     let y = cx.compute(shape, DType::I64, &[selected.positions], |b, axes| {
         let at = selected.coordinates(b, 0, axes[0]);
         let mut root = at.first().copied().unwrap_or_else(|| b.int(0));
@@ -143,15 +139,13 @@ fn nonzero(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         }
         b.cast(Ty::I64, root)
     })?;
-    cx.bounded.insert(y, Bounded { dim: 0, count: selected.count });
     Ok(vec![Val::Tensor(y)])
 }
 
 fn nonzero_columns(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let name = if call.has("condition") { "condition" } else { "self" };
     let x = call.tensor(cx, name)?;
-    let bound = recorded_bound(call, 0)?;
-    let selected = Selected::new(cx, x, &bound)?;
-    let columns = (0..selected.shape.len()).map(|d| Ok(Val::Tensor(column(cx, &selected, &bound, d)?)));
+    let selected = Selected::new(cx, call, 0, x)?;
+    let columns = (0..selected.shape.len()).map(|d| Ok(Val::Tensor(column(cx, &selected, d)?)));
     Ok(vec![Val::List(columns.collect::<Result<_, Diagnostic>>()?)])
 }

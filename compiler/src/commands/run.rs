@@ -36,7 +36,7 @@ pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, 
     let mut session = loaded.session(0)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let (outputs, seconds, same) = repeat(&mut session, &inputs, args.repeat)?;
-    let symbols = session.symbols(&inputs)?;
+    let symbols = session.symbols();
     let named = name_outputs(graph, outputs, &symbols);
     if let Some(path) = &args.output {
         jvc_codegen::artifact::write_single(path, &print_tensors(&named)?)?;
@@ -90,8 +90,7 @@ fn name_outputs(
         UserOutput::Int(dim) => dim.eval(symbols).map(verify::number),
         UserOutput::Constant(text) => verify::constant(text),
     };
-    let mut values: Vec<Option<HostTensor>> = graph.outputs.iter().map(|(_, output)| output).map(value).collect();
-    crate::exec::crop_outputs(graph, &mut values);
+    let values: Vec<Option<HostTensor>> = graph.outputs.iter().map(|(_, output)| output).map(value).collect();
     let named = values.into_iter().enumerate().filter_map(|(i, v)| Some((format!("out.{i}"), v?)));
     let mut out: BTreeMap<String, HostTensor> = named.collect();
     for ((input, _), tensor) in graph.input_updates.iter().zip(tensors) {

@@ -83,6 +83,18 @@ pub enum EvalError {
         /// The size.
         dim: String,
     },
+    /// The data give a symbol a value that it cannot have.
+    #[error("the data make {symbol} {value}, which is not in {min}..={max}")]
+    Bound {
+        /// The symbol.
+        symbol: String,
+        /// Its value.
+        value: i64,
+        /// Smallest.
+        min: i64,
+        /// Largest.
+        max: i64,
+    },
     /// A `Load` left its operand.
     #[error("{what} loads operand {operand} of shape {shape:?} at {index:?}")]
     OutOfRange {
@@ -144,7 +156,6 @@ pub fn eval_with(
 ) -> Result<Outputs, EvalError> {
     let mut bound = bind_symbols(graph, inputs);
     bound.extend(symbols.iter().map(|(k, v)| (k.clone(), *v)));
-    let cx = Cx { symbols: &bound, precision };
     let mut uses = graph.use_counts();
     let mut values: Vec<Option<Arc<Tensor>>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
@@ -153,8 +164,9 @@ pub fn eval_with(
         }
         let args: Vec<Arc<Tensor>> =
             node.inputs.iter().map(|v| values[v.0 as usize].clone().expect("operands come first")).collect();
-        let results = run_node(graph, node, &args, weights, inputs, &cx)?;
+        let results = run_node(graph, node, &args, weights, inputs, &Cx { symbols: &bound, precision })?;
         for (&v, t) in node.outputs.iter().zip(results) {
+            bind_counts(graph, v, &t, &mut bound)?;
             values[v.0 as usize] = Some(Arc::new(t));
         }
         for v in &node.inputs {
@@ -164,7 +176,20 @@ pub fn eval_with(
             }
         }
     }
-    collect(graph, &values, &cx)
+    collect(graph, &values, &Cx { symbols: &bound, precision })
+}
+
+/// Gives the symbols that a value is the count of their value.
+fn bind_counts(graph: &Graph, v: ValueId, t: &Tensor, symbols: &mut Symbols) -> Result<(), EvalError> {
+    for b in graph.bindings.iter().filter(|b| b.count == v) {
+        let (value, range) = (t.first_int().unwrap_or(-1), graph.ranges[&b.symbol]);
+        if !(range.min..=range.max).contains(&value) {
+            let (min, max) = (range.min, range.max);
+            return Err(EvalError::Bound { symbol: b.symbol.clone(), value, min, max });
+        }
+        symbols.insert(b.symbol.clone(), value);
+    }
+    Ok(())
 }
 
 /// Evaluates one operation other than `Input`, `Weight` and `State` on given operands: what constant folding needs.

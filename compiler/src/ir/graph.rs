@@ -73,15 +73,13 @@ pub enum UserOutput {
     Constant(String),
 }
 
-/// A dimension of an output whose size the data decide. Memory is planned at its upper bound; the elements that count stand first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutputLength {
-    /// Position among the user outputs.
-    pub output: usize,
-    /// The dimension.
-    pub dim: usize,
-    /// Position of the user output, an i64 scalar, that says how many elements count.
-    pub count: usize,
+/// A symbol whose value the data decide (`u0`). Memory is planned at its upper bound, like that of every symbol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The symbol. Everything that names it comes after the count's node.
+    pub symbol: String,
+    /// An i32 scalar; a value out of the symbol's range is an error of the run.
+    pub count: ValueId,
 }
 
 /// A program in SSA form.
@@ -99,8 +97,8 @@ pub struct Graph {
     pub inputs: Vec<(String, UserInput)>,
     /// User outputs in the caller's order, with names.
     pub outputs: Vec<(String, UserOutput)>,
-    /// Outputs whose size the data decide.
-    pub lengths: Vec<OutputLength>,
+    /// Symbols whose value the data decide, in the order of their counts.
+    pub bindings: Vec<Binding>,
     /// New values of states, written at the end of a run: (checkpoint name, value).
     pub state_updates: Vec<(String, ValueId)>,
     /// User inputs that the program mutates: (input position, new value). The runtime writes them back in the caller's buffer.
@@ -132,13 +130,14 @@ impl Graph {
         self.node(self.value(id).def)
     }
 
-    /// Values that must be computed: outputs, state and input updates.
+    /// Values that must be computed: outputs, counts, state and input updates.
     pub fn roots(&self) -> Vec<ValueId> {
         let outputs = self.outputs.iter().filter_map(|(_, o)| match o {
             UserOutput::Tensor(v) => Some(*v),
             UserOutput::Int(_) | UserOutput::Constant(_) => None,
         });
         outputs
+            .chain(self.bindings.iter().map(|b| b.count))
             .chain(self.state_updates.iter().map(|(_, v)| *v))
             .chain(self.input_updates.iter().map(|(_, v)| *v))
             .collect()
@@ -165,6 +164,7 @@ impl Graph {
                 *input = UserInput::Unused;
             }
         }
+        self.bindings.retain(|b| !with.contains_key(&b.symbol));
         self.ranges.retain(|name, _| !with.contains_key(name));
     }
 

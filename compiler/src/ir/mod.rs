@@ -17,6 +17,6 @@ pub mod verify;
 
 pub use build::Builder;
 pub use dim::{Dim, Range, Ranges};
-pub use graph::{Graph, Node, NodeId, Origin, OutputLength, UserInput, UserOutput, Value, ValueId};
+pub use graph::{Binding, Graph, Node, NodeId, Origin, UserInput, UserOutput, Value, ValueId};
 pub use op::{Body, Literal, Op, WeightRef, Window};
 pub use ty::{DType, Shape, TensorType};

@@ -6,7 +6,7 @@ mod ops;
 mod token;
 
 use super::dim::{Dim, Range};
-use super::graph::{Graph, Node, NodeId, Origin, OutputLength, UserInput, UserOutput, Value, ValueId};
+use super::graph::{Binding, Graph, Node, NodeId, Origin, UserInput, UserOutput, Value, ValueId};
 use super::op::{Literal, Op};
 use super::ty::{DType, TensorType};
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ struct Draft {
     outputs: Vec<(String, OutputText)>,
     states: Vec<(String, usize)>,
     updates: Vec<(u32, usize)>,
-    lengths: Vec<OutputLength>,
+    bindings: Vec<(String, usize)>,
     slow: Vec<(String, String)>,
 }
 
@@ -209,10 +209,11 @@ impl Parser<'_> {
                 draft.states.push((name, self.at));
                 self.value_name()?;
             }
-            "length" => {
-                let (output, dim) = (self.index()? as usize, self.index()? as usize);
+            "bind" => {
+                let symbol = self.word()?;
                 self.punct("=")?;
-                draft.lengths.push(OutputLength { output, dim, count: self.index()? as usize });
+                draft.bindings.push((symbol, self.at));
+                self.value_name()?;
             }
             "slow" => {
                 let node = self.string()?;
@@ -367,7 +368,9 @@ impl Draft {
         for (name, at) in self.states {
             graph.state_updates.push((name, root(at)?));
         }
-        graph.lengths = self.lengths;
+        for (symbol, at) in self.bindings {
+            graph.bindings.push(Binding { symbol, count: root(at)? });
+        }
         graph.slow = self.slow;
         for (index, at) in self.updates {
             graph.input_updates.push((index, root(at)?));

@@ -91,8 +91,8 @@ impl<'a> Printer<'a> {
             };
             self.line(&format!("output {name:?} = {text}"));
         }
-        for l in &g.lengths {
-            self.line(&format!("length {} {} = {}", l.output, l.dim, l.count));
+        for b in &g.bindings {
+            self.line(&format!("bind {} = {}", b.symbol, value(g, b.count)));
         }
         for (node, reason) in &g.slow {
             self.line(&format!("slow {node:?} {reason:?}"));

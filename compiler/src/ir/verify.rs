@@ -8,10 +8,10 @@
 //! 6. Lists of dimensions are sorted and distinct; literal slices stay inside their operand; constants hold exactly their bytes.
 //! 7. Softmax, norms, variance, attention, recurrent layers and fft take floats.
 //! 8. Origins exist.
-//! 9. Sizes that the data decide are dimensions of output tensors, and their counts are i64 scalars.
+//! 9. A symbol that the data decide has bounds and one count, an i32 scalar; nothing up to the count's node names it.
 
 use super::dim::Dim;
-use super::graph::{Graph, Node, NodeId, OutputLength, UserInput, UserOutput, ValueId};
+use super::graph::{Graph, Node, NodeId, UserInput, ValueId};
 use super::infer::{InferError, check_body, infer};
 use super::op::Op;
 use super::print::{Style, print_with};
@@ -170,24 +170,39 @@ impl Verifier<'_> {
         for v in g.roots().into_iter().filter(|v| !self.defined(*v)).collect::<Vec<_>>() {
             self.bad(None, format!("root {v} does not exist"));
         }
-        self.lengths();
+        self.bindings();
     }
 
-    fn lengths(&mut self) {
-        let ty = |at: usize| match self.graph.outputs.get(at) {
-            Some((_, UserOutput::Tensor(v))) if self.defined(*v) => Some(self.graph.ty(*v)),
-            _ => None,
-        };
-        let fits = |l: &OutputLength| {
-            ty(l.output).is_some_and(|t| l.dim < t.rank())
-                && ty(l.count).is_some_and(|t| t.dtype == DType::I64 && t.rank() == 0)
-        };
-        let wrong: Vec<OutputLength> = self.graph.lengths.iter().copied().filter(|l| !fits(l)).collect();
-        for l in wrong {
-            let text = format!("length {} {} = {} names no dimension of an output and count", l.output, l.dim, l.count);
-            self.bad(None, text);
+    fn bindings(&mut self) {
+        let mut seen = BTreeSet::new();
+        for b in &self.graph.bindings {
+            let symbol = &b.symbol;
+            if !self.graph.ranges.contains_key(symbol) || !seen.insert(symbol) {
+                self.bad(None, format!("bound symbol {symbol} has no range, or two counts"));
+            }
+            if !self.defined(b.count) {
+                continue;
+            }
+            let ty = self.graph.ty(b.count);
+            if ty.dtype != DType::I32 || ty.rank() != 0 {
+                self.bad(None, format!("the count of {symbol} is {ty}, not an i32 scalar"));
+            }
+            let last = self.graph.value(b.count).def;
+            let early = (0..=last.0).map(NodeId).find(|&n| names_symbol(self.graph, n, symbol));
+            if let Some(n) = early {
+                self.bad(Some(n), format!("{symbol} has no value yet"));
+            }
         }
     }
+}
+
+/// True if a node's results or attributes have a size with this symbol.
+fn names_symbol(graph: &Graph, n: NodeId, symbol: &str) -> bool {
+    let node = graph.node(n);
+    let mut op = node.op.clone();
+    let mut sizes = node.outputs.iter().flat_map(|&v| &graph.ty(v).shape);
+    let has = |d: &Dim| d.symbols().iter().any(|s| s == symbol);
+    sizes.any(&has) || op.dims_mut().into_iter().any(|d| has(d))
 }
 
 fn types_text<T: std::borrow::Borrow<TensorType>>(types: &[T]) -> String {

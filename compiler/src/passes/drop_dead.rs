@@ -73,6 +73,7 @@ pub(super) fn compact(graph: &mut Graph) {
             to(v);
         }
     }
+    graph.bindings.iter_mut().for_each(|b| to(&mut b.count));
     graph.state_updates.iter_mut().for_each(|(_, v)| to(v));
     graph.input_updates.iter_mut().for_each(|(_, v)| to(v));
 }

@@ -172,6 +172,7 @@ impl Sweep<'_> {
                 to(v);
             }
         }
+        s.out.bindings.iter_mut().for_each(|b| to(&mut b.count));
         s.out.state_updates.iter_mut().for_each(|(_, v)| to(v));
         s.out.input_updates.iter_mut().for_each(|(_, v)| to(v));
         compact(&mut s.out);

@@ -5,12 +5,12 @@ use super::weights::WeightTable;
 use super::{elem, rust_name};
 use crate::device::DeviceProfile;
 use crate::import::weights::WeightStore;
-use crate::ir::{Graph, Op, TensorType, UserInput, UserOutput, ValueId};
+use crate::ir::{Graph, Op, Range, TensorType, UserInput, UserOutput, ValueId};
 use crate::memory::barriers::{self, Touches};
 use crate::memory::{self, Placement, Request};
 use crate::report::{Code, Diagnostic};
 use crate::schedule::inline::{Place, Use, storage_of};
-use crate::schedule::lower::Draft;
+use crate::schedule::lower::{Draft, bind};
 use crate::schedule::symtab::SymTable;
 use crate::schedule::{n_input_slots, output_slots, place_bytes, tensor_bytes};
 use jvc_codegen::plan::{
@@ -60,6 +60,8 @@ struct Planner<'a> {
     locations: BTreeMap<Place, Location>,
     entry: Entry,
     dispatches: Vec<Dispatch>,
+    /// Words of the table that hold what the device found, by binding.
+    found: Vec<u16>,
     /// Arena values with their request, by index of the layout.
     arena: Vec<(ValueId, Request)>,
 }
@@ -67,7 +69,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(source: Source<'a>) -> Planner<'a> {
         let entry = Entry { name: rust_name(&source.graph.name), ..Entry::default() };
-        Planner { source, locations: BTreeMap::new(), entry, dispatches: vec![], arena: vec![] }
+        Planner { source, locations: BTreeMap::new(), entry, dispatches: vec![], found: vec![], arena: vec![] }
     }
 
     fn place_states(&mut self, weights: &mut WeightTable) -> Result<(), Diagnostic> {
@@ -131,12 +133,12 @@ impl<'a> Planner<'a> {
         let graph = self.source.graph;
         let uses: Vec<Use> = self.source.drafts.iter().flat_map(|d| d.uses.iter().copied()).collect();
         for u in uses {
-            if self.locations.contains_key(&u.place) {
+            if self.locations.contains_key(&u.place) || u.place == Place::Table {
                 continue;
             }
             let location = match u.place {
                 Place::Output(slot) => io_location(slot),
-                Place::StateUpdate(_) => panic!("states are placed first"),
+                Place::StateUpdate(_) | Place::Table => panic!("{:?} is placed apart", u.place),
                 Place::Value(v) => match &graph.def(v).op {
                     Op::Input { .. } => io_location(input_slot(graph, v)),
                     Op::Weight(w) => {
@@ -159,14 +161,27 @@ impl<'a> Planner<'a> {
 
     fn dispatch(&mut self, kernels: &mut KernelTable) -> Result<(), Diagnostic> {
         let mut drafts = std::mem::take(&mut self.source.drafts);
-        let mut bases = vec![];
-        for draft in &mut drafts {
-            bases.push(self.fill_interface(draft)?);
+        self.locations.insert(Place::Table, Location { region: Region::Symbols, base: Base::Symbols, offset: 0 });
+        let (mut bases, mut groups) = (vec![vec![]; drafts.len()], vec![Groups::Fixed([1, 1, 1]); drafts.len()]);
+        for (draft, bases) in drafts.iter_mut().zip(&mut bases).filter(|(d, _)| d.binding.is_none()) {
+            *bases = self.fill_interface(draft)?;
         }
-        let specs: Vec<KernelSpec> = drafts.iter().map(|d| d.spec.clone()).collect();
+        let specs: Vec<KernelSpec> = drafts.iter().filter(|d| d.binding.is_none()).map(|d| d.spec.clone()).collect();
         kernels.build_all(&specs, self.source.device)?;
-        for (draft, bases) in drafts.into_iter().zip(bases) {
-            if let Some(d) = self.one_dispatch(draft, bases, kernels) {
+        for (draft, groups) in drafts.iter().zip(&mut groups).filter(|(d, _)| d.binding.is_none()) {
+            *groups = self.groups(kernels.find(&draft.spec).1);
+        }
+        // Now that every size and group count has its word, steps that find a size know what to write.
+        self.found = bind::found_words(self.source.graph, &mut self.source.symtab);
+        for (draft, bases) in drafts.iter_mut().zip(&mut bases) {
+            let Some(binding) = draft.binding else { continue };
+            let Source { graph, device, symtab, .. } = &mut self.source;
+            bind::complete(draft, binding as usize, &self.found, graph, device, symtab);
+            *bases = self.fill_interface(draft)?;
+            kernels.build_all(std::slice::from_ref(&draft.spec), self.source.device)?;
+        }
+        for ((draft, bases), groups) in drafts.into_iter().zip(bases).zip(groups) {
+            if let Some(d) = self.one_dispatch(draft, bases, groups, kernels) {
                 self.dispatches.push(d);
             }
         }
@@ -199,9 +214,8 @@ impl<'a> Planner<'a> {
     }
 
     /// A dispatch, or none when the iteration space is empty.
-    fn one_dispatch(&mut self, draft: Draft, bases: Vec<Base>, kernels: &KernelTable) -> Option<Dispatch> {
-        let (kernel, grid) = kernels.find(&draft.spec);
-        let groups = self.groups(grid);
+    fn one_dispatch(&self, draft: Draft, bases: Vec<Base>, groups: Groups, kernels: &KernelTable) -> Option<Dispatch> {
+        let (kernel, _) = kernels.find(&draft.spec);
         if matches!(groups, Groups::Fixed(g) if g.contains(&0)) {
             return None;
         }
@@ -217,7 +231,7 @@ impl<'a> Planner<'a> {
         let mut bases: Vec<Base> = draft.uses.iter().map(|u| self.locations[&u.place].base).collect();
         bases.sort_unstable();
         bases.dedup();
-        if draft.spec.reads_symbols() {
+        if draft.spec.reads_symbols() && bases.last() != Some(&Base::Symbols) {
             bases.push(Base::Symbols);
         }
         bases
@@ -236,7 +250,10 @@ impl<'a> Planner<'a> {
         for u in uses {
             let at = self.locations[&u.place];
             let offset = if matches!(at.region, Region::Io(_)) { 0 } else { at.offset };
-            let bytes = place_bytes(self.source.graph, self.source.device, *u);
+            let bytes = match u.place {
+                Place::Table => self.table_bytes(),
+                _ => place_bytes(self.source.graph, self.source.device, *u),
+            };
             let range = ByteRange { region: at.region, offset, bytes };
             if u.access != Access::Write {
                 reads.push(range);
@@ -246,6 +263,21 @@ impl<'a> Planner<'a> {
             }
         }
         (reads, writes)
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.source.symtab.words().len() as u64 * 4
+    }
+
+    /// What a dispatch reads of a table that steps write: all of it where it is a base, else its group counts.
+    fn reads_of_table(&self, d: &Dispatch) -> Option<ByteRange> {
+        let whole = ByteRange { region: Region::Symbols, offset: 0, bytes: self.table_bytes() };
+        match d.groups {
+            _ if self.found.is_empty() => None,
+            _ if d.bases.contains(&Base::Symbols) => Some(whole),
+            Groups::Table(word) => Some(ByteRange { offset: u64::from(word) * 4, bytes: 12, ..whole }),
+            Groups::Fixed(_) => None,
+        }
     }
 
     fn origins(&self, draft: &Draft) -> Vec<String> {
@@ -282,8 +314,11 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self) -> Entry {
         let graph = self.source.graph;
-        let touches: Vec<Touches> =
-            self.dispatches.iter().map(|d| Touches { reads: d.reads.clone(), writes: d.writes.clone() }).collect();
+        let touched = |d: &Dispatch| {
+            let reads = d.reads.iter().copied().chain(self.reads_of_table(d)).collect();
+            Touches { reads, writes: d.writes.clone() }
+        };
+        let touches: Vec<Touches> = self.dispatches.iter().map(touched).collect();
         let barriers = barriers::place(&touches);
         for (dispatch, barrier) in std::mem::take(&mut self.dispatches).into_iter().zip(barriers) {
             if barrier {
@@ -293,8 +328,10 @@ impl<'a> Planner<'a> {
         }
         self.buffers();
         self.entry.table = self.source.symtab.words().to_vec();
-        self.entry.symbols =
-            graph.ranges.iter().map(|(name, r)| Symbol { name: name.clone(), min: r.min, max: r.max }).collect();
+        let found = |name: &String| graph.bindings.iter().position(|b| b.symbol == *name).map(|i| self.found[i]);
+        let symbol =
+            |(name, r): (&String, &Range)| Symbol { name: name.clone(), min: r.min, max: r.max, found: found(name) };
+        self.entry.symbols = graph.ranges.iter().map(symbol).collect();
         self.entry.inputs = input_ports(graph, self.source.device, &self.source.symtab);
         self.entry.outputs = output_ports(graph, self.source.device, &self.source.symtab);
         self.entry

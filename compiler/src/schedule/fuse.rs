@@ -43,6 +43,8 @@ pub enum GroupKind {
     },
     /// Copies a value over the n-th state, after everything that reads the state.
     StateUpdate(u32),
+    /// Writes what depends on the n-th binding's count into the symbol table.
+    Bind(u32),
 }
 
 /// Why a value has its own buffer; a line of the decision log.
@@ -426,6 +428,20 @@ impl<'a> Fuser<'a> {
             self.fusion.groups.push(Group { kind: GroupKind::StateUpdate(i as u32), result: *v, position });
         }
         self.copy_leaf_outputs();
+        self.bind_counts();
+    }
+
+    /// A count's step comes right after the count: everything that names the symbol stands behind that in the graph.
+    fn bind_counts(&mut self) {
+        for (i, binding) in self.graph.bindings.iter().enumerate() {
+            let (v, place) = (binding.count, Place::Value(binding.count));
+            let leaf = is_leaf(&self.graph.def(v).op);
+            if !leaf && !self.fusion.places[v.0 as usize].contains(&place) {
+                self.fusion.places[v.0 as usize].push(place);
+            }
+            let position = self.graph.value(v).def.0;
+            self.fusion.groups.push(Group { kind: GroupKind::Bind(i as u32), result: v, position });
+        }
     }
 
     fn copy_leaf_outputs(&mut self) {

@@ -20,6 +20,8 @@ pub enum Place {
     Output(u32),
     /// New value of the n-th state.
     StateUpdate(u32),
+    /// The symbol table.
+    Table,
 }
 
 /// One operand of a kernel under construction.

@@ -43,6 +43,8 @@ pub fn place_bytes(graph: &Graph, device: &DeviceProfile, u: Use) -> u64 {
         Place::Value(v) => v,
         Place::Output(slot) => output_slots(graph)[(slot - n_input_slots(graph)) as usize].1,
         Place::StateUpdate(i) => graph.state_updates[i as usize].1,
+        // Its size is known to the plan alone.
+        Place::Table => return 0,
     };
     tensor_bytes(graph, device, graph.ty(v))
 }

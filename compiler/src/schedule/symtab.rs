@@ -6,7 +6,7 @@ use jvc_codegen::plan::Size;
 use jvc_kernels::spec::Extent;
 use std::collections::BTreeMap;
 
-/// Words of the table, each the value of a size; filled on the host before a run.
+/// Words of the table, each the value of a size; filled on the host before a run, and again on the device when data decide a symbol.
 #[derive(Debug, Clone, Default)]
 pub struct SymTable {
     ranges: Ranges,
@@ -49,6 +49,13 @@ impl SymTable {
             }
             first
         }) as u16
+    }
+
+    /// A word of its own for the value that the device finds for a symbol.
+    pub fn found(&mut self, symbol: &str) -> u16 {
+        let d = Dim::symbol(symbol);
+        let (size, range) = (self.size(&d), d.range(&self.ranges));
+        self.push(size, range)
     }
 
     /// Literal where possible, else a word.

@@ -1,7 +1,8 @@
 //! Upper bounds for symbols that the export leaves open: the largest value that the references use.
 
 use super::references::Set;
-use crate::import::program::{Arg, InputSpec, Program};
+use crate::aten::is_unbacked;
+use crate::import::program::{Arg, InputSpec, OutputSpec, Program};
 use crate::ir::Dim;
 use crate::ir::dim::Atom;
 use crate::options::Options;
@@ -15,19 +16,31 @@ pub(super) fn with_bounds(options: &Options, program: &Program, sets: &[Set], no
             continue;
         }
         let largest = sets.iter().filter_map(|set| value_in(symbol, program, set)).max();
-        if let Some(largest) = largest {
-            notes.push(format!("{symbol} is bound to {largest}, the references' largest"));
-            options.bound.insert(symbol.clone(), largest);
-        }
+        let Some(largest) = largest else { continue };
+        // What the data decide shall not be at its bound in every run.
+        let (bound, how) = match is_unbacked(symbol) {
+            true => (2 * largest + 1, "twice the references' largest and one"),
+            false => (largest, "the references' largest"),
+        };
+        notes.push(format!("{symbol} is bound to {bound}, {how}"));
+        options.bound.insert(symbol.clone(), bound);
     }
     options
 }
 
 fn value_in(symbol: &str, program: &Program, set: &Set) -> Option<i64> {
     let user = program.inputs.iter().filter(|i| matches!(i, InputSpec::User(_) | InputSpec::Constant { .. }));
-    user.enumerate().find_map(|(i, spec)| {
-        let InputSpec::User(Arg::Tensor(name)) = spec else { return None };
-        let given = set.inputs.get(&i)?;
+    let inputs = user.enumerate().map(|(i, spec)| match spec {
+        InputSpec::User(Arg::Tensor(name)) => Some((name, set.inputs.get(&i)?)),
+        _ => None,
+    });
+    // Sizes that the data decide show in the results.
+    let outputs = program.outputs.iter().filter(|o| matches!(o, OutputSpec::User(_)));
+    let outputs = outputs.enumerate().map(|(i, spec)| match spec {
+        OutputSpec::User(Arg::Tensor(name)) => Some((name, set.outputs.get(&i)?)),
+        _ => None,
+    });
+    inputs.chain(outputs).flatten().find_map(|(name, given)| {
         let sizes = &program.graph.tensors.get(name)?.sizes;
         sizes.iter().zip(&given.shape).find_map(|(size, &v)| solve(size, symbol, v))
     })

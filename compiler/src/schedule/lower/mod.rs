@@ -1,6 +1,7 @@
 //! Groups → kernel specs. One file per family of anchors; what they share stands here: the epilogue at the stores.
 
 mod attention;
+pub mod bind;
 mod conv;
 mod fft;
 mod map;
@@ -37,6 +38,8 @@ pub struct Draft {
     pub cost: Cost,
     /// Reason codes of what is off the fast path.
     pub slow: Vec<&'static str>,
+    /// The binding whose step it is: its stores come last, see [`bind`].
+    pub binding: Option<u32>,
 }
 
 /// A spec with its predicted floating-point operations, as the family files return it.
@@ -77,6 +80,7 @@ pub fn lower(input: Input<'_>, group: &Group, symtab: &mut SymTable) -> Result<V
         GroupKind::StateUpdate(i) => {
             one(input, group, symtab, vec![], |cx| Ok(map::lower_state_update(cx, group.result, *i)))
         }
+        GroupKind::Bind(i) => Ok(vec![bind::lower(input.graph, input.device, *i)]),
         GroupKind::Anchor { node, epilogue } => {
             let nodes: Vec<NodeId> = std::iter::once(*node).chain(epilogue.iter().copied()).collect();
             match &input.graph.node(*node).op {
@@ -116,7 +120,8 @@ fn one(
     let bytes = cx.uses.iter().map(|u| super::place_bytes(input.graph, input.device, *u) as f64).sum();
     let cost = Cost { flops: lowered.flops, bytes };
     let uses = cx.uses;
-    Ok(vec![Draft { spec: lowered.spec.compacted(), uses, result: group.result, nodes, cost, slow: lowered.slow }])
+    let (spec, slow) = (lowered.spec.compacted(), lowered.slow);
+    Ok(vec![Draft { spec, uses, result: group.result, nodes, cost, slow, binding: None }])
 }
 
 fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Lowered, Diagnostic> {
