@@ -27,7 +27,7 @@ impl Asm {
         }
     }
 
-    fn from_words(&mut self, (low, high): Words) -> Id {
+    fn of_words(&mut self, (low, high): Words) -> Id {
         if let (Some(l), Some(h)) = (self.const_bits(low), self.const_bits(high)) {
             return self.constant(St::U64, h << 32 | l);
         }
@@ -40,7 +40,7 @@ impl Asm {
     pub(super) fn words_select(&mut self, cond: Id, a: Id, b: Id) -> Id {
         let (a, b) = (self.words_of(a), self.words_of(b));
         let words = self.choose(cond, a, b);
-        self.from_words(words)
+        self.of_words(words)
     }
 
     fn choose(&mut self, cond: Id, a: Words, b: Words) -> Words {
@@ -51,7 +51,7 @@ impl Asm {
     pub(super) fn words_not(&mut self, a: Id) -> Id {
         let (low, high) = self.words_of(a);
         let words = (self.inot(low), self.inot(high));
-        self.from_words(words)
+        self.of_words(words)
     }
 }
 
@@ -72,7 +72,7 @@ impl Asm {
             Op::ShiftRightArithmetic => self.shifted_down_signed(a, b.0),
             _ => unreachable!("{op:?} of 64-bit integers is never built"),
         };
-        self.from_words(words)
+        self.of_words(words)
     }
 
     fn sum(&mut self, a: Words, b: Words) -> Words {
@@ -153,7 +153,7 @@ impl Asm {
         let signs = self.xor(a.1, b.1);
         let negative = self.is_negative(signs);
         let words = self.negated_if(negative, quotient);
-        self.from_words(words)
+        self.of_words(words)
     }
 
     fn is_negative(&mut self, high: Id) -> Id {
@@ -197,7 +197,7 @@ impl Asm {
         let bit = self.shr(quotient.1, last);
         let rest = self.shifted_up(rest, one);
         let rest = (self.or(rest.0, bit), rest.1);
-        let (dividend, wide_divisor) = (self.from_words(rest), self.from_words(divisor));
+        let (dividend, wide_divisor) = (self.of_words(rest), self.of_words(divisor));
         let fits = self.ule(wide_divisor, dividend);
         let less = self.difference(rest, divisor);
         let rest = self.choose(fits, less, rest);
@@ -215,7 +215,7 @@ impl Asm {
             (St::U32, _) => {
                 let last = self.u32(31);
                 let signs = self.sar(a, last);
-                self.from_words((a, signs))
+                self.of_words((a, signs))
             }
             (St::U64, St::U32) => self.words_of(a).0,
             (St::U64, St::F64) => self.words_to_f64(a),
@@ -298,7 +298,7 @@ impl Asm {
         let below_one = self.is_negative(exponent);
         let nothing = self.lor(below_one, nan);
         let words = self.choose(nothing, (zero, zero), value);
-        self.from_words(words)
+        self.of_words(words)
     }
 
     /// The mantissa with its highest bit at the top of 64, the exponent of that bit, and the word with the sign.

@@ -138,8 +138,8 @@ fn arithmetic_on_pairs_is_that_of_64_bits() {
 #[test]
 fn comparisons_of_pairs_are_those_of_64_bits() {
     let Some(gpu) = gpu("64-bit comparisons") else { return };
-    let cases: [(Binary, fn(&i64, &i64) -> bool); 4] =
-        [(Binary::Eq, i64::eq), (Binary::Ne, i64::ne), (Binary::Lt, i64::lt), (Binary::Le, i64::le)];
+    type Case = (Binary, fn(&i64, &i64) -> bool);
+    let cases: [Case; 4] = [(Binary::Eq, i64::eq), (Binary::Ne, i64::ne), (Binary::Lt, i64::lt), (Binary::Le, i64::le)];
     let (a, b) = pairs();
     let inputs = [integers(&a), integers(&b)];
     let body = |e: &mut Exprs, x: &[ExprId]| {
