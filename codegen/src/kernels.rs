@@ -49,12 +49,12 @@ fn kernel_fn() -> TokenStream {
     quote! {
         const fn kernel(
             name: &'static str,
-            spirv: &'static [u8],
+            code: &'static [u8],
             n_bases: u8,
             n_operands: u8,
             subgroup: u32,
         ) -> KernelDesc<'static> {
-            KernelDesc { name, code: Spirv::Bytes(spirv), n_bases, n_operands, subgroup }
+            KernelDesc { name, code, n_bases, n_operands, subgroup }
         }
     }
 }

@@ -136,9 +136,9 @@ fn requirements(r: &Requirements) -> TokenStream {
     let mut fields = Vec::new();
     let flags =
         [("int8", r.int8), ("int16", r.int16), ("float16", r.float16), ("int64", r.int64), ("float64", r.float64)];
-    for (name, _) in flags.iter().filter(|(_, on)| *on) {
-        let name = ident(name);
-        fields.push(quote!(#name: true));
+    let features: Vec<_> = flags.iter().filter(|(_, on)| *on).map(|(name, _)| ident(name)).collect();
+    if !features.is_empty() {
+        fields.push(quote!(features: Features { #(#features: true,)* ..Features::NONE }));
     }
     if !r.cooperative.is_empty() {
         let shapes = r.cooperative.iter().map(|(m, n, k, elem)| {
@@ -162,10 +162,11 @@ fn requirements(r: &Requirements) -> TokenStream {
         let bytes = Literal::u64_unsuffixed(r.max_allocation_bytes);
         fields.push(quote!(max_allocation_bytes: #bytes));
     }
-    if fields.is_empty() {
-        quote!(Requirements::NONE)
-    } else {
-        quote!(Requirements { #(#fields,)* ..Requirements::NONE })
+    // The runtime's struct has seven fields; rest syntax that adds none is a warning.
+    match fields.len() {
+        0 => quote!(Requirements::NONE),
+        7 => quote!(Requirements { #(#fields),* }),
+        _ => quote!(Requirements { #(#fields,)* ..Requirements::NONE }),
     }
 }
 

@@ -320,7 +320,7 @@ pub struct ByteRange {
 pub enum Step {
     /// Runs a kernel.
     Dispatch(Dispatch),
-    /// Memory barrier between all dispatches before and all after it; see [`Entry::writes_table`].
+    /// Memory barrier between all dispatches before and all after it; see [`Entry::orders_groups`].
     Barrier,
 }
 

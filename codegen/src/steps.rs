@@ -58,18 +58,18 @@ fn dispatches(steps: &[Step]) -> impl Iterator<Item = &Dispatch> {
 }
 
 /// One key per step: equal for steps that one line of a block function can record.
-fn step_keys(steps: &[Step]) -> Vec<u32> {
-    let shape = |step: &Step| match step {
-        Step::Barrier => None,
+fn step_keys(entry: &Entry) -> Vec<u32> {
+    let shape = |(at, step): (usize, &Step)| match step {
+        Step::Barrier => Err(entry.orders_groups(at)),
         Step::Dispatch(d) => {
             let groups = match d.groups {
                 Groups::Fixed(dims) => (0, dims),
                 Groups::Table(word) => (1, [u32::from(word), 0, 0]),
             };
-            Some((d.kernel, groups, d.bases.len(), d.offsets.len()))
+            Ok((d.kernel, groups, d.bases.len(), d.offsets.len()))
         }
     };
-    let shapes: Vec<_> = steps.iter().map(shape).collect();
+    let shapes: Vec<_> = entry.steps.iter().enumerate().map(shape).collect();
     let mut distinct = shapes.clone();
     distinct.sort_unstable();
     distinct.dedup();
@@ -89,7 +89,7 @@ struct Emitter<'a> {
 impl Emitter<'_> {
     fn emit(&mut self) {
         let weights: Vec<u64> = self.entry.steps.iter().map(|s| u64::from(*s != Step::Barrier)).collect();
-        let blocks = find_blocks(&step_keys(&self.entry.steps), &weights);
+        let blocks = find_blocks(&step_keys(self.entry), &weights);
         let mut places: Vec<(usize, &Block, usize)> = Vec::new();
         for block in &blocks {
             places.extend(block.starts.iter().enumerate().map(|(row, start)| (*start, block, row)));
@@ -160,7 +160,7 @@ impl Emitter<'_> {
     /// One step; what the table has for it is taken from the row. `first` is the block's first step.
     fn line(&self, at: usize, table: Option<&BlockTable>, first: usize) -> TokenStream {
         let Step::Dispatch(d) = &self.entry.steps[at] else {
-            return if self.entry.writes_table() { quote!(r.barrier_for_groups();) } else { quote!(r.barrier();) };
+            return if self.entry.orders_groups(at) { quote!(r.barrier_for_groups();) } else { quote!(r.barrier();) };
         };
         let kernel = &self.kernels[d.kernel as usize];
         let from_row = |kind, operand| table.and_then(|t| t.row_field(Column { kind, step: at - first, operand }));

@@ -1,8 +1,7 @@
 //! The source of the runtime, as text: by default a generated crate carries it, and then needs nothing of ours.
 
 /// Path below `runtime/`, and contents.
-pub(crate) const FILES: [(&str, &str); 17] = [
-    ("src/bindings.rs", include_str!("../../runtime-min/src/bindings.rs")),
+pub(crate) const FILES: [(&str, &str); 15] = [
     ("src/cache.rs", include_str!("../../runtime-min/src/cache.rs")),
     ("src/element.rs", include_str!("../../runtime-min/src/element.rs")),
     ("src/error.rs", include_str!("../../runtime-min/src/error.rs")),
@@ -11,10 +10,9 @@ pub(crate) const FILES: [(&str, &str); 17] = [
     ("src/instance.rs", include_str!("../../runtime-min/src/instance.rs")),
     ("src/kernel.rs", include_str!("../../runtime-min/src/kernel.rs")),
     ("src/lib.rs", include_str!("../../runtime-min/src/lib.rs")),
-    ("src/mapped.rs", include_str!("../../runtime-min/src/mapped.rs")),
     ("src/memory.rs", include_str!("../../runtime-min/src/memory.rs")),
-    ("src/profile.rs", include_str!("../../runtime-min/src/profile.rs")),
     ("src/program.rs", include_str!("../../runtime-min/src/program.rs")),
+    ("src/queue.rs", include_str!("../../runtime-min/src/queue.rs")),
     ("src/recorder.rs", include_str!("../../runtime-min/src/recorder.rs")),
     ("src/require.rs", include_str!("../../runtime-min/src/require.rs")),
     ("src/session.rs", include_str!("../../runtime-min/src/session.rs")),

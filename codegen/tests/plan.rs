@@ -225,7 +225,7 @@ fn indirect_arguments_written_by_a_step_need_a_barrier() {
     last.groups = Groups::Table(0);
     assert_eq!(faults(&plan), vec![], "the plan's barrier lies between");
     assert_eq!(plan.entries[0].steps[1], Step::Barrier);
-    assert!(plan.entries[0].writes_table() && !random_plan(3, 1).entries[0].writes_table());
+    assert!(plan.entries[0].orders_groups(1) && !random_plan(3, 1).entries[0].orders_groups(1));
     for (plan, call) in [(&plan, "r.barrier_for_groups()"), (&random_plan(3, 1), "r.barrier()")] {
         let crate_files =
             jvc_codegen::generate(plan, &jvc_codegen::Options::default()).expect("the plan is right").files;

@@ -6,7 +6,7 @@ mod ranges;
 use crate::ir::DType;
 use crate::pipeline::Compiled;
 use crate::plan::weights::{narrow, widen};
-use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, Port, PortKind, Size, Step};
+use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Size, Step};
 use jvc_runtime as rt;
 pub use ranges::{RangeFault, RangeFaultKind, RangeReport, check_ranges};
 use thiserror::Error;
@@ -108,7 +108,8 @@ impl<'a> Loaded<'a> {
     /// The runtime's: a missing feature, memory, a bad kernel.
     pub fn new(gpu: &rt::Gpu, compiled: &'a Compiled, cache: &rt::CacheDir) -> Result<Loaded<'a>, ExecError> {
         let plan = &compiled.plan;
-        let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().map(kernel_desc).collect();
+        let code: Vec<Vec<u8>> = plan.kernels.iter().map(PlanKernel::spirv_bytes).collect();
+        let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().zip(&code).map(kernel_desc).collect();
         let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
         let weights =
             rt::WeightsDesc { chunk_bytes: &plan.weights.chunk_bytes, content_hash: plan.weights.content_hash };
@@ -129,28 +130,27 @@ impl<'a> Loaded<'a> {
     /// # Errors
     /// The runtime's.
     pub fn session(&self, entry: usize) -> Result<Session<'a>, ExecError> {
+        self.session_with(entry, &rt::SessionOptions::default())
+    }
+
+    fn session_with(&self, entry: usize, options: &rt::SessionOptions) -> Result<Session<'a>, ExecError> {
         let plan: &'a Plan = self.plan;
         let entry = &plan.entries[entry];
         let (io, init) = (io_descs(entry), state_init(plan, entry));
         let record = |r: &mut rt::Recorder<'_>| record(entry, r);
-        let session = self.model.session(&entry_desc(entry, &io, &init, &record))?;
+        let session = self.model.session_with(&entry_desc(entry, &io, &init, &record), options)?;
         Ok(Session { entry, session, found: vec![] })
     }
 
-    /// Time of each step of an entry point at these inputs, by timestamps.
+    /// Nanoseconds of each step of an entry point at these inputs, with its name.
     ///
     /// # Errors
     /// As [`Session::run`], or a device without timestamps.
-    pub fn profile(&self, entry: usize, inputs: &[Value]) -> Result<Vec<rt::StepTime>, ExecError> {
-        let mut session = self.session(entry)?;
-        let entry = session.entry;
-        let (io, init) = (io_descs(entry), state_init(self.plan, entry));
-        let record = |r: &mut rt::Recorder<'_>| record(entry, r);
-        let mut profile = rt::Profile::new(&session.session, &entry_desc(entry, &io, &init, &record))?;
-        let call = Call::new(entry, inputs)?;
-        let (ins, mut outs) = (call.input_slices(), call.output_buffers(entry)?);
-        let mut slices: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
-        Ok(profile.run(&mut session.session, &call.table, &ins, &mut slices)?)
+    pub fn profile(&self, entry: usize, inputs: &[Value]) -> Result<Vec<(String, f64)>, ExecError> {
+        let mut session =
+            self.session_with(entry, &rt::SessionOptions { timestamps: true, ..rt::SessionOptions::default() })?;
+        session.run(inputs)?;
+        Ok(session.session.step_labels().iter().cloned().zip(session.session.step_ns(0)?).collect())
     }
 }
 
@@ -198,7 +198,8 @@ impl Session<'_> {
     /// # Errors
     /// The runtime's.
     pub fn poison_arena(&self) -> Result<(), ExecError> {
-        Ok(self.session.poison_arena()?)
+        let chunks = (0..).map_while(|chunk| self.session.buffer(0, rt::Base::Arena(chunk)));
+        Ok(chunks.into_iter().try_for_each(|chunk| chunk.fill(u32::MAX))?)
     }
 
     /// Back to the initial state.
@@ -206,9 +207,9 @@ impl Session<'_> {
         self.session.reset();
     }
 
-    /// Device memory.
-    pub fn memory(&self) -> rt::MemoryReport {
-        self.session.memory()
+    /// Device memory, slot by slot, as text.
+    pub fn memory(&self) -> String {
+        self.session.to_string()
     }
 
     /// Dispatches of one run.
@@ -217,10 +218,10 @@ impl Session<'_> {
     }
 }
 
-fn kernel_desc(k: &jvc_codegen::plan::PlanKernel) -> rt::KernelDesc<'_> {
+fn kernel_desc<'a>((k, code): (&'a PlanKernel, &'a Vec<u8>)) -> rt::KernelDesc<'a> {
     rt::KernelDesc {
         name: &k.name,
-        code: rt::Spirv::Words(&k.words),
+        code,
         n_bases: k.n_bases,
         n_operands: k.operand_bases.len() as u8,
         subgroup: k.subgroup,
@@ -234,11 +235,14 @@ fn cooperative(&(m, n, k, elem): &(u32, u32, u32, Elem)) -> rt::Cooperative<'sta
 fn requirements<'a>(plan: &Plan, cooperative: &'a [rt::Cooperative<'a>]) -> rt::Requirements<'a> {
     let r = &plan.requirements;
     rt::Requirements {
-        int8: r.int8,
-        int16: r.int16,
-        float16: r.float16,
-        int64: r.int64,
-        float64: r.float64,
+        features: rt::Features {
+            int8: r.int8,
+            int16: r.int16,
+            float16: r.float16,
+            int64: r.int64,
+            float64: r.float64,
+            ..rt::Features::NONE
+        },
         cooperative,
         subgroup: r.subgroup,
         max_workgroup: r.max_workgroup,
@@ -283,10 +287,9 @@ fn entry_desc<'a>(
 }
 
 fn record(entry: &Entry, r: &mut rt::Recorder<'_>) {
-    let writes_table = entry.writes_table();
-    for step in &entry.steps {
+    for (at, step) in entry.steps.iter().enumerate() {
         match step {
-            Step::Barrier if writes_table => r.barrier_for_groups(),
+            Step::Barrier if entry.orders_groups(at) => r.barrier_for_groups(),
             Step::Barrier => r.barrier(),
             Step::Dispatch(d) => {
                 let bases: Vec<rt::Base> = d.bases.iter().map(|b| base(*b)).collect();

@@ -14,7 +14,7 @@ use jvc_kernels::spec::{
 };
 use jvc_runtime::{
     Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
-    Session, Spirv, WeightSource, WeightsDesc,
+    Session, WeightSource, WeightsDesc,
 };
 use std::time::Instant;
 
@@ -219,7 +219,7 @@ impl Bench {
         let mut session = self.session(Steps::Check)?;
         session.run(&[], &[], &mut [])?;
         let mut bytes = vec![0; (self.places[5] - self.places[4]) as usize];
-        let arena = session.arena(0, 0).expect("the entry has an arena");
+        let arena = session.buffer(0, Base::Arena(0)).expect("the entry has an arena");
         arena.read(self.places[4], &mut bytes)?;
         let rows = (self.places[5] - self.places[4]) as usize / 4;
         let floats = bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
@@ -250,12 +250,15 @@ impl Bench {
 }
 
 fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Error> {
+    let bytes = |kernel: &Kernel| -> Vec<u8> { kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let code: Vec<Vec<u8>> = kernels.iter().map(bytes).collect();
     let descs: Vec<KernelDesc<'_>> = specs
         .iter()
         .zip(kernels)
-        .map(|(spec, kernel)| KernelDesc {
+        .zip(&code)
+        .map(|((spec, kernel), code)| KernelDesc {
             name: spec.template(),
-            code: Spirv::Words(&kernel.words),
+            code,
             n_bases: 1,
             n_operands: spec.interface().operands.len() as u8,
             subgroup: kernel.needs.subgroup,
@@ -270,7 +273,7 @@ fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Er
 fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
     let info = gpu.info();
     let shapes = &info.cooperative;
-    let found = shapes.iter().rfind(|s| s.a == elem.name() && s.b == s.a && s.c == "f32" && s.result == "f32")?;
+    let found = shapes.iter().rfind(|s| s.operand == elem.name() && s.accumulator == "f32")?;
     let subgroup = info.limits.subgroup;
     let mut parts = text.split('/');
     let mut numbers = || -> Option<Vec<u32>> { parts.next()?.split('x').map(|n| n.parse().ok()).collect() };
@@ -330,7 +333,7 @@ fn main() {
             std::process::exit(2);
         }
     };
-    println!("{} ({})", gpu.info().name, gpu.info().driver_info);
+    println!("{} ({})", gpu.info().name, gpu.info().driver);
     println!("| type | shape | tile | build ms | error | µs | TFLOP/s | µs no barrier | TFLOP/s |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut all_right = true;

@@ -11,7 +11,7 @@ const STEPS: u32 = 500;
 const RUNS: usize = 31;
 const ADD: KernelDesc<'static> = KernelDesc {
     name: "add",
-    code: Spirv::Bytes(include_bytes!("../tests/gpu/kernels/add.spv")),
+    code: include_bytes!("../tests/gpu/kernels/add.spv"),
     n_bases: 4,
     n_operands: 3,
     subgroup: 0,
@@ -37,7 +37,7 @@ fn median(model: &Model, n: u32, between: Between, groups: Groups) -> Result<f64
         record: &record,
     };
     let mut session = model.session(&entry)?;
-    session.arena(0, 0).expect("it has a chunk").write(0, &[0; 4096])?;
+    session.buffer(0, Base::Arena(0)).expect("it has a chunk").write(0, &[0; 4096])?;
     let mut times = Vec::new();
     for _ in 0..RUNS {
         let start = Instant::now();

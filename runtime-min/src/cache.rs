@@ -1,12 +1,11 @@
 //! Pipeline cache data on disk: one file per program and device, thrown away whenever anything about it is off.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ash::vk;
 
 use crate::error::{Error, Named as _};
-use crate::gpu::Device;
+use crate::queue::Device;
 use crate::weights::content_hash;
 
 /// Where compiled pipelines are kept between processes.
@@ -23,7 +22,6 @@ pub enum CacheDir {
 
 const MAGIC: [u8; 4] = *b"JVCP";
 const VERSION: u32 = 1;
-/// Magic, version, vendor, device, driver version, cache UUID, payload bytes, checksum.
 const HEADER_BYTES: usize = 52;
 
 impl CacheDir {
@@ -49,7 +47,7 @@ impl CacheDir {
 /// Runs `build` with a pipeline cache that starts from the file and is written back when it has grown. Trouble with the file never
 /// fails the build: the file only saves time.
 pub(crate) fn with<T>(
-    device: &Arc<Device>,
+    device: &Device,
     dir: &CacheDir,
     program: &str,
     build: impl FnOnce(vk::PipelineCache) -> Result<T, Error>,
@@ -78,31 +76,23 @@ pub(crate) fn with<T>(
 fn file_name(device: &Device, program: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let program: String = program.chars().map(plain).collect();
-    let uuid: String = device.info.pipeline_cache_uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{program}-{:04x}-{:04x}-{uuid}.bin", device.info.vendor_id, device.info.device_id)
+    let uuid = u128::from_be_bytes(device.info.pipeline_cache_uuid);
+    format!("{program}-{:04x}-{:04x}-{uuid:032x}.bin", device.info.vendor_id, device.info.device_id)
 }
 
+/// Magic, version, vendor, device, driver version, cache UUID, payload bytes, checksum.
 fn header(device: &Device, payload: &[u8]) -> Vec<u8> {
     let info = &device.info;
-    let mut header = Vec::with_capacity(HEADER_BYTES + payload.len());
-    header.extend(MAGIC);
-    for word in [VERSION, info.vendor_id, info.device_id, info.driver_version] {
-        header.extend(word.to_le_bytes());
-    }
-    header.extend(info.pipeline_cache_uuid);
-    header.extend((payload.len() as u64).to_le_bytes());
-    header.extend(content_hash(payload).to_le_bytes());
-    header
+    let words = [VERSION, info.vendor_id, info.device_id, info.driver_version].map(u32::to_le_bytes);
+    let sums = [payload.len() as u64, content_hash(payload)].map(u64::to_le_bytes);
+    [&MAGIC, words.as_flattened(), &info.pipeline_cache_uuid, sums.as_flattened()].concat()
 }
 
 /// The payload, if the file is whole and this driver's: then the driver wrote it, so it can be trusted with it.
 fn read(device: &Device, path: &Path) -> Option<Vec<u8>> {
-    let mut file = std::fs::read(path).ok()?;
-    if file.len() < HEADER_BYTES {
-        return None;
-    }
-    let payload = file.split_off(HEADER_BYTES);
-    (file == header(device, &payload)).then_some(payload)
+    let file = std::fs::read(path).ok()?;
+    let (header_bytes, payload) = file.split_at_checked(HEADER_BYTES)?;
+    (header_bytes == header(device, payload)).then(|| payload.to_vec())
 }
 
 /// Written beside and renamed, so that a reader finds the old file or the new one.
@@ -110,10 +100,8 @@ fn write(device: &Device, path: &Path, payload: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let mut file = header(device, payload);
-    file.extend(payload);
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&beside, file)?;
+    std::fs::write(&beside, [&header(device, payload), payload].concat())?;
     std::fs::rename(&beside, path).inspect_err(|_| {
         let _ = std::fs::remove_file(&beside);
     })

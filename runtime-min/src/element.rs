@@ -25,16 +25,3 @@ pub fn bytes_of_mut<T: Element>(values: &mut [T]) -> &mut [u8] {
     // SAFETY: as above; every pattern of bytes is a value of these types.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_those_of_the_numbers() {
-        assert_eq!(bytes_of(&[0x0102_0304u32, 5]), [0x0102_0304u32.to_ne_bytes(), 5u32.to_ne_bytes()].concat());
-        let mut floats = [0f32; 2];
-        bytes_of_mut(&mut floats)[4..].copy_from_slice(&1.5f32.to_ne_bytes());
-        assert_eq!(floats, [0.0, 1.5]);
-    }
-}

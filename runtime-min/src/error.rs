@@ -13,8 +13,6 @@ pub enum Error {
     Loader(String),
     /// No device answers the selection; the names of those present.
     NoDevice { wanted: String, found: Vec<String> },
-    /// The validation layer was asked for and is not installed.
-    NoValidationLayer,
     /// The device offers less of something than the program needs.
     Requirement { what: &'static str, need: String, fact: String },
     /// The device lacks a feature that the program needs.
@@ -25,8 +23,8 @@ pub enum Error {
     Argument { what: String, need: String, got: String },
     /// The data of a run give a size that memory was not planned for; the outputs of the run are worth nothing.
     Found { name: String, value: i64, min: i64, max: i64 },
-    /// The weights cannot be used.
-    Weights(WeightsError),
+    /// The weight file is not this program's, or damaged.
+    Weights { fault: WeightsFault, need: String, got: String },
     /// No memory left on the device.
     OutOfMemory { what: &'static str, bytes: u64 },
     /// Every slot of the session is in flight: wait for a ticket first, or make a session with more slots.
@@ -38,22 +36,19 @@ pub enum Error {
 }
 
 /// Why a weight file was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum WeightsError {
-    /// The file cannot be opened or mapped.
-    Io { path: String, reason: String },
-    /// It does not start with the magic of a weight file.
-    NotWeights,
-    /// A format version that this runtime does not read.
-    Version { found: u32, supported: u32 },
-    /// Fewer or more bytes of payload than the program's weights.
-    Size { need: u64, got: u64 },
+pub enum WeightsFault {
+    /// It cannot be opened or mapped.
+    Unreadable,
+    /// It does not start as weight files do, in the version that this runtime reads.
+    Format,
+    /// Fewer or more bytes than the program's weights.
+    Size,
     /// Weights of another program or of another compilation: the header has another hash.
-    Foreign { need: u64, got: u64 },
-    /// The bytes do not have the hash: flipped or overwritten.
-    Corrupt { need: u64, got: u64 },
+    Foreign,
+    /// The payload does not have the hash: flipped or overwritten bytes.
+    Corrupt,
 }
 
 impl fmt::Display for Error {
@@ -61,7 +56,6 @@ impl fmt::Display for Error {
         match self {
             Error::Loader(reason) => write!(f, "no usable Vulkan loader: {reason}"),
             Error::NoDevice { wanted, found } => write!(f, "no Vulkan device matches {wanted}; found: {found:?}"),
-            Error::NoValidationLayer => write!(f, "VK_LAYER_KHRONOS_validation is not installed"),
             Error::Requirement { what, need, fact } => {
                 write!(f, "this GPU offers {what} {fact}, the program needs {need}")
             }
@@ -71,7 +65,16 @@ impl fmt::Display for Error {
             Error::Found { name, value, min, max } => {
                 write!(f, "the data make size {name} {value}, memory is planned for {min} to {max}")
             }
-            Error::Weights(error) => write!(f, "weights: {error}"),
+            Error::Weights { fault, need, got } => {
+                let what = match fault {
+                    WeightsFault::Unreadable => "cannot be read",
+                    WeightsFault::Format => "not a weight file of this version",
+                    WeightsFault::Size => "of another size",
+                    WeightsFault::Foreign => "made for another program, by the header's hash",
+                    WeightsFault::Corrupt => "damaged, by the payload's hash",
+                };
+                write!(f, "weights {what}: got {got}, the program needs {need}")
+            }
             Error::OutOfMemory { what, bytes } => write!(f, "no device memory left for {what} of {bytes} bytes"),
             Error::SlotsBusy { n_slots } => write!(f, "all {n_slots} slots of the session are in flight"),
             Error::DeviceLost { step } => write!(f, "the GPU was lost at {step}"),
@@ -80,33 +83,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl fmt::Display for WeightsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WeightsError::Io { path, reason } => write!(f, "{path}: {reason}"),
-            WeightsError::NotWeights => write!(f, "not a weight file (magic JVCW is missing)"),
-            WeightsError::Version { found, supported } => {
-                write!(f, "weight file of version {found}, this runtime reads version {supported}")
-            }
-            WeightsError::Size { need, got } => write!(f, "{got} bytes of payload, the program needs {need}"),
-            WeightsError::Foreign { need, got } => {
-                write!(f, "made for another program (hash {got:016x}, the program needs {need:016x})")
-            }
-            WeightsError::Corrupt { need, got } => {
-                write!(f, "the payload is damaged (its hash is {got:016x}, the header says {need:016x})")
-            }
-        }
-    }
-}
-
 impl std::error::Error for Error {}
-impl std::error::Error for WeightsError {}
-
-impl From<WeightsError> for Error {
-    fn from(error: WeightsError) -> Error {
-        Error::Weights(error)
-    }
-}
 
 /// Names the Vulkan call in an error.
 pub(crate) trait Named<T> {

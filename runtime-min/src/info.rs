@@ -1,23 +1,20 @@
-//! Facts of a device: limits, features, cooperative-matrix shapes, memory. What `require` checks and `jvc probe` prints.
+//! Facts of a device: limits, features and matrix shapes, which requirements are checked against.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, FromBytesUntilNulError, c_void};
 
 use ash::vk;
 
 use crate::instance::Instance;
+use crate::require::Cooperative;
 
 /// Kind of device, in the order in which [`crate::Select::Auto`] prefers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are those of Vulkan")]
 pub enum GpuKind {
-    /// Own memory.
     Discrete,
-    /// Shares memory with the CPU.
     Integrated,
-    /// Inside a virtual machine.
     Virtual,
-    /// A driver that computes on the CPU.
     Cpu,
-    /// Anything else.
     Other,
 }
 
@@ -33,9 +30,8 @@ pub struct GpuInfo {
     pub device_id: u32,
     /// Stable identity of the device.
     pub uuid: [u8; 16],
+    /// The driver's name and its own version text.
     pub driver: String,
-    /// The driver's own version text.
-    pub driver_info: String,
     pub driver_version: u32,
     /// Major, minor, patch.
     pub api_version: (u32, u32, u32),
@@ -43,11 +39,10 @@ pub struct GpuInfo {
     pub pipeline_cache_uuid: [u8; 16],
     pub limits: Limits,
     pub features: Features,
-    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope, sorted.
-    pub cooperative: Vec<CooperativeShape>,
-    pub heaps: Vec<Heap>,
-    /// Device extensions, sorted.
-    pub extensions: Vec<String>,
+    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope, sorted; those whose A and B, and C and result, are of one type.
+    pub cooperative: Vec<Cooperative<'static>>,
+    /// The device demands that VK_KHR_portability_subset is enabled.
+    pub(crate) is_portability_subset: bool,
 }
 
 /// Limits that matter to compute programs.
@@ -56,15 +51,12 @@ pub struct GpuInfo {
 pub struct Limits {
     /// Invocations of a workgroup.
     pub max_workgroup: u32,
-    pub max_workgroup_size: [u32; 3],
     pub max_workgroup_count: [u32; 3],
     /// Shared memory of a workgroup.
     pub shared_bytes: u32,
     pub push_bytes: u32,
+    /// Largest allocation with a buffer over all of it.
     pub max_allocation_bytes: u64,
-    /// 0 when the driver does not say.
-    pub max_buffer_bytes: u64,
-    pub max_storage_range: u32,
     pub min_storage_offset_alignment: u64,
     /// Default subgroup size.
     pub subgroup: u32,
@@ -74,71 +66,97 @@ pub struct Limits {
     pub timestamp_period_ns: f32,
 }
 
-/// Features that programs ask for: storage and arithmetic of element types, and what the runtime itself needs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the others say it")]
-pub struct Features {
-    pub int8: bool,
-    pub int16: bool,
-    pub float16: bool,
-    pub int64: bool,
-    pub float64: bool,
-    /// VK_KHR_shader_bfloat16, with cooperative matrices.
-    pub bfloat16: bool,
-    /// With device scope.
-    pub memory_model: bool,
-    /// Pipelines may force a subgroup size.
-    pub subgroup_size_control: bool,
-    /// Pipelines may demand full subgroups.
-    pub full_subgroups: bool,
-    /// VK_KHR_cooperative_matrix.
-    pub cooperative_matrix: bool,
-    /// Needed by every program.
-    pub buffer_address: bool,
-    /// Timeline semaphores: needed by every program.
-    pub timeline: bool,
-    pub robust: bool,
-    /// Subgroup operations on 8-, 16- and 64-bit types.
-    pub subgroup_extended_types: bool,
+/// Declares the features: name, words, and the fields of Vulkan's structs that it takes.
+macro_rules! features {
+    ($($name:ident, $words:literal: $($part:ident.$field:ident),+;)*) => {
+        /// Features of a device: storage and arithmetic of element types, and what programs and the runtime itself need.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Features {
+            $(#[doc = concat!("Of ", $words, ".")] pub $name: bool,)*
+        }
+
+        impl Features {
+            /// None of them.
+            pub const NONE: Features = Features { $($name: false),* };
+
+            /// Words for the first of these that `have` lacks.
+            pub(crate) fn first_missing(&self, have: &Features) -> Option<&'static str> {
+                let lacks = [$((self.$name && !have.$name, $words)),*];
+                lacks.into_iter().find_map(|(lacks, words)| lacks.then_some(words))
+            }
+        }
+
+        impl FeatureChain {
+            fn features(&self) -> Features {
+                Features { $($name: $(self.$part.$field == vk::TRUE)&&+),* }
+            }
+
+            pub(crate) fn enabling(features: &Features) -> FeatureChain {
+                let mut chain = FeatureChain::default();
+                $(if features.$name { $(chain.$part.$field = vk::TRUE;)+ })*
+                chain
+            }
+        }
+    };
 }
 
-/// One row of the cooperative-matrix table: sizes, and component types by name (`f16`, `bf16`, `s8`, …).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names are those of Vulkan")]
-pub struct CooperativeShape {
-    pub m: u32,
-    pub n: u32,
-    pub k: u32,
-    pub a: &'static str,
-    pub b: &'static str,
-    pub c: &'static str,
-    pub result: &'static str,
+features! {
+    int8, "8-bit integers": v12.storage_buffer8_bit_access, v12.shader_int8;
+    int16, "16-bit integers": v11.storage_buffer16_bit_access, core.shader_int16;
+    float16, "16-bit floats": v11.storage_buffer16_bit_access, v12.shader_float16;
+    int64, "64-bit integers": core.shader_int64;
+    float64, "64-bit floats": core.shader_float64;
+    bfloat16, "VK_KHR_shader_bfloat16 with matrices": bf16.ty, bf16.cooperative_matrix;
+    cooperative_matrix, "VK_KHR_cooperative_matrix": cooperative.cooperative_matrix;
+    memory_model, "the Vulkan memory model": v12.vulkan_memory_model, v12.vulkan_memory_model_device_scope;
+    subgroup_size_control, "subgroup sizes by pipeline": control.subgroup_size_control;
+    full_subgroups, "full subgroups by pipeline": control.compute_full_subgroups;
+    subgroup_extended_types, "subgroup operations on all types": v12.shader_subgroup_extended_types;
+    buffer_address, "buffer device addresses": v12.buffer_device_address;
+    timeline, "timeline semaphores": v12.timeline_semaphore;
 }
 
-/// One memory heap, and what the best of its memory types can do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of Vulkan")]
-pub struct Heap {
-    pub bytes: u64,
-    pub device_local: bool,
-    pub host_visible: bool,
-    pub host_cached: bool,
+/// Vulkan's structs of features: a device fills them when asked, and is created with them.
+#[derive(Default)]
+pub(crate) struct FeatureChain {
+    core: vk::PhysicalDeviceFeatures,
+    v11: vk::PhysicalDeviceVulkan11Features<'static>,
+    v12: vk::PhysicalDeviceVulkan12Features<'static>,
+    control: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
+    cooperative: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
+    bf16: Bfloat16Features,
+}
+
+impl FeatureChain {
+    /// The structs, linked; those that a device may not know only where the flag is set.
+    pub(crate) fn link(&mut self, control: bool, cooperative: bool, bf16: bool) -> vk::PhysicalDeviceFeatures2<'_> {
+        let core = vk::PhysicalDeviceFeatures2::default().features(self.core);
+        let mut all = core.push_next(&mut self.v11).push_next(&mut self.v12);
+        if control {
+            all = all.push_next(&mut self.control);
+        }
+        if cooperative {
+            all = all.push_next(&mut self.cooperative);
+        }
+        if bf16 {
+            all = all.push_next(&mut self.bf16);
+        }
+        all
+    }
 }
 
 /// VkPhysicalDeviceShaderBfloat16FeaturesKHR, newer than the bindings' headers.
 #[repr(C)]
-pub(crate) struct Bfloat16Features {
-    pub(crate) s_type: vk::StructureType,
-    pub(crate) p_next: *mut c_void,
-    pub(crate) ty: vk::Bool32,
-    pub(crate) dot_product: vk::Bool32,
-    pub(crate) cooperative_matrix: vk::Bool32,
+struct Bfloat16Features {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    ty: vk::Bool32,
+    dot_product: vk::Bool32,
+    cooperative_matrix: vk::Bool32,
 }
 
-// SAFETY: the layout is that of the C struct, which is allowed in both chains.
+// SAFETY: the layout is that of the C struct, which is allowed in the chain.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
-// SAFETY: as above.
-unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
 
 impl Default for Bfloat16Features {
     fn default() -> Self {
@@ -152,147 +170,78 @@ pub(crate) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 const BFLOAT16_TYPE: i32 = 1_000_141_000;
 
 impl GpuInfo {
-    /// True if the device has the extension.
-    pub fn has_extension(&self, name: &CStr) -> bool {
-        name.to_str().is_ok_and(|name| self.extensions.binary_search_by(|have| have.as_str().cmp(name)).is_ok())
-    }
-
     pub(crate) fn query(instance: &Instance, physical: vk::PhysicalDevice, index: usize) -> GpuInfo {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut m4 = vk::PhysicalDeviceMaintenance4Properties::default();
-        let mut chain = vk::PhysicalDeviceProperties2::default()
-            .push_next(&mut v11)
-            .push_next(&mut v12)
-            .push_next(&mut sizes)
-            .push_next(&mut m4);
+        let all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11).push_next(&mut v12);
+        let mut all = all.push_next(&mut sizes).push_next(&mut m4);
         // SAFETY: `physical` belongs to `instance`; drivers skip structs of the chain that they do not know.
-        unsafe { instance.raw.get_physical_device_properties2(physical, &mut chain) };
-        let base = chain.properties;
-        let mut info = GpuInfo {
+        unsafe { instance.raw.get_physical_device_properties2(physical, &mut all) };
+        let (base, limits, packed) = (all.properties, all.properties.limits, all.properties.api_version);
+        // A driver that does not say leaves zeros.
+        let max_buffer_bytes = if m4.max_buffer_size == 0 { u64::MAX } else { m4.max_buffer_size };
+        let sizes = (sizes.min_subgroup_size, sizes.max_subgroup_size);
+        let extensions = extensions(&instance.raw, physical);
+        let has = |name: &CStr| extensions.iter().any(|extension| extension.as_c_str() == name);
+        let control = packed >= vk::API_VERSION_1_3 || has(ash::ext::subgroup_size_control::NAME);
+        let mut chain = FeatureChain::default();
+        let mut all = chain.link(control, has(ash::khr::cooperative_matrix::NAME), has(BFLOAT16));
+        // SAFETY: `physical` belongs to `instance`; each struct of the chain is core in 1.2 or its extension is present.
+        unsafe { instance.raw.get_physical_device_features2(physical, &mut all) };
+        chain.core = all.features;
+        let features = chain.features();
+        let driver = format!("{} {}", text(v12.driver_name_as_c_str()), text(v12.driver_info_as_c_str()));
+        GpuInfo {
             index,
-            name: text(&base.device_name),
+            name: text(base.device_name_as_c_str()),
             kind: kind(base.device_type),
             vendor_id: base.vendor_id,
             device_id: base.device_id,
             uuid: v11.device_uuid,
-            driver: text(&v12.driver_name),
-            driver_info: text(&v12.driver_info),
+            driver: driver.trim().to_owned(),
             driver_version: base.driver_version,
-            api_version: version(base.api_version),
+            api_version: [vk::api_version_major, vk::api_version_minor, vk::api_version_patch]
+                .map(|part| part(packed))
+                .into(),
             pipeline_cache_uuid: base.pipeline_cache_uuid,
-            limits: limits(&base.limits, &v11, &sizes, &m4),
-            features: Features::default(),
-            cooperative: Vec::new(),
-            heaps: heaps(&instance.raw, physical),
-            extensions: extensions(&instance.raw, physical),
-        };
-        info.features = info.query_features(&instance.raw, physical);
-        if info.features.cooperative_matrix {
-            info.cooperative = cooperative_shapes(instance, physical);
-        }
-        info
-    }
-
-    fn query_features(&self, instance: &ash::Instance, physical: vk::PhysicalDevice) -> Features {
-        let mut v11 = vk::PhysicalDeviceVulkan11Features::default();
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
-        let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
-        let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
-        let mut bf16 = Bfloat16Features::default();
-        let mut chain = vk::PhysicalDeviceFeatures2::default().push_next(&mut v11).push_next(&mut v12);
-        if self.api_version >= (1, 3, 0) || self.has_extension(ash::ext::subgroup_size_control::NAME) {
-            chain = chain.push_next(&mut control);
-        }
-        if self.has_extension(ash::khr::cooperative_matrix::NAME) {
-            chain = chain.push_next(&mut coop);
-        }
-        if self.has_extension(BFLOAT16) {
-            chain = chain.push_next(&mut bf16);
-        }
-        // SAFETY: `physical` belongs to `instance`; each struct of the chain is core in 1.2 or its extension is present.
-        unsafe { instance.get_physical_device_features2(physical, &mut chain) };
-        let core = chain.features;
-        let on = |flag: vk::Bool32| flag == vk::TRUE;
-        Features {
-            int8: on(v12.storage_buffer8_bit_access) && on(v12.shader_int8),
-            int16: on(v11.storage_buffer16_bit_access) && on(core.shader_int16),
-            float16: on(v11.storage_buffer16_bit_access) && on(v12.shader_float16),
-            int64: on(core.shader_int64),
-            float64: on(core.shader_float64),
-            bfloat16: on(bf16.ty) && on(bf16.cooperative_matrix),
-            memory_model: on(v12.vulkan_memory_model) && on(v12.vulkan_memory_model_device_scope),
-            subgroup_size_control: on(control.subgroup_size_control),
-            full_subgroups: on(control.compute_full_subgroups),
-            cooperative_matrix: on(coop.cooperative_matrix),
-            buffer_address: on(v12.buffer_device_address),
-            timeline: on(v12.timeline_semaphore),
-            robust: on(core.robust_buffer_access),
-            subgroup_extended_types: on(v12.shader_subgroup_extended_types),
+            limits: Limits {
+                max_workgroup: limits.max_compute_work_group_invocations,
+                max_workgroup_count: limits.max_compute_work_group_count,
+                shared_bytes: limits.max_compute_shared_memory_size,
+                push_bytes: limits.max_push_constants_size,
+                max_allocation_bytes: v11.max_memory_allocation_size.min(max_buffer_bytes),
+                min_storage_offset_alignment: limits.min_storage_buffer_offset_alignment,
+                subgroup: v11.subgroup_size,
+                subgroup_range: if sizes.0 == 0 { (v11.subgroup_size, v11.subgroup_size) } else { sizes },
+                timestamp_period_ns: limits.timestamp_period * limits.timestamp_compute_and_graphics as f32,
+            },
+            features,
+            cooperative: if features.cooperative_matrix { shapes(instance, physical) } else { Vec::new() },
+            is_portability_subset: has(ash::khr::portability_subset::NAME),
         }
     }
 }
 
-fn limits(
-    base: &vk::PhysicalDeviceLimits,
-    v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
-    sizes: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
-    m4: &vk::PhysicalDeviceMaintenance4Properties<'_>,
-) -> Limits {
-    let subgroup = v11.subgroup_size;
-    let fixed = sizes.min_subgroup_size == 0;
-    Limits {
-        max_workgroup: base.max_compute_work_group_invocations,
-        max_workgroup_size: base.max_compute_work_group_size,
-        max_workgroup_count: base.max_compute_work_group_count,
-        shared_bytes: base.max_compute_shared_memory_size,
-        push_bytes: base.max_push_constants_size,
-        max_allocation_bytes: v11.max_memory_allocation_size,
-        max_buffer_bytes: m4.max_buffer_size,
-        max_storage_range: base.max_storage_buffer_range,
-        min_storage_offset_alignment: base.min_storage_buffer_offset_alignment,
-        subgroup,
-        subgroup_range: if fixed { (subgroup, subgroup) } else { (sizes.min_subgroup_size, sizes.max_subgroup_size) },
-        timestamp_period_ns: if base.timestamp_compute_and_graphics == vk::TRUE { base.timestamp_period } else { 0.0 },
-    }
-}
-
-fn extensions(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<String> {
+fn extensions(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<CString> {
     // SAFETY: `physical` belongs to `instance`.
     let found = unsafe { instance.enumerate_device_extension_properties(physical) }.unwrap_or_default();
-    let mut names: Vec<String> = found.iter().map(|extension| text(&extension.extension_name)).collect();
-    names.sort();
-    names
+    found.iter().filter_map(|extension| extension.extension_name_as_c_str().ok().map(CStr::to_owned)).collect()
 }
 
-fn heaps(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<Heap> {
-    // SAFETY: `physical` belongs to `instance`.
-    let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
-    let has = |heap: usize, flag: vk::MemoryPropertyFlags| {
-        memory
-            .memory_types_as_slice()
-            .iter()
-            .any(|ty| ty.heap_index as usize == heap && ty.property_flags.contains(flag))
-    };
-    let describe = |(index, heap): (usize, &vk::MemoryHeap)| Heap {
-        bytes: heap.size,
-        device_local: heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL),
-        host_visible: has(index, vk::MemoryPropertyFlags::HOST_VISIBLE),
-        host_cached: has(index, vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED),
-    };
-    memory.memory_heaps_as_slice().iter().enumerate().map(describe).collect()
-}
-
-fn cooperative_shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<CooperativeShape> {
+fn shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<Cooperative<'static>> {
     let api = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension, so the loader knows the function.
     let rows = unsafe { api.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
-    let shape = |row: &vk::CooperativeMatrixPropertiesKHR<'_>| {
-        let [a, b, c, result] = [row.a_type, row.b_type, row.c_type, row.result_type].map(component);
-        CooperativeShape { m: row.m_size, n: row.n_size, k: row.k_size, a, b, c, result }
+    let usable = |row: &&vk::CooperativeMatrixPropertiesKHR<'_>| {
+        row.scope == vk::ScopeKHR::SUBGROUP && row.a_type == row.b_type && row.c_type == row.result_type
     };
-    let mut shapes: Vec<_> = rows.iter().filter(|row| row.scope == vk::ScopeKHR::SUBGROUP).map(shape).collect();
+    let shape = |row: &vk::CooperativeMatrixPropertiesKHR<'_>| {
+        let (m, n, k) = (row.m_size, row.n_size, row.k_size);
+        Cooperative { m, n, k, operand: component(row.a_type), accumulator: component(row.c_type) }
+    };
+    let mut shapes: Vec<_> = rows.iter().filter(usable).map(shape).collect();
     shapes.sort();
     shapes.dedup();
     shapes
@@ -317,11 +266,6 @@ fn kind(ty: vk::PhysicalDeviceType) -> GpuKind {
     }
 }
 
-fn version(packed: u32) -> (u32, u32, u32) {
-    (vk::api_version_major(packed), vk::api_version_minor(packed), vk::api_version_patch(packed))
-}
-
-fn text(chars: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = chars.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+fn text(name: Result<&CStr, FromBytesUntilNulError>) -> String {
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,35 +1,23 @@
 //! Pipelines from SPIR-V, created by several threads.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ash::vk;
 
-use crate::bindings;
 use crate::error::{Error, Named as _};
-use crate::gpu::Device;
+use crate::queue::{Device, lock};
+use crate::require::check_limit;
 
-/// SPIR-V of a kernel, as words or as the bytes of a `.spv` file.
-#[derive(Debug, Clone, Copy)]
-pub enum Spirv<'a> {
-    /// Words in host order.
-    Words(&'a [u32]),
-    /// Little-endian bytes, of any alignment: what `include_bytes!` gives.
-    Bytes(&'a [u8]),
-}
-
-/// One kernel of a program: entry point `main`.
+/// One kernel of a program: entry point `main`. Its push constants are base addresses, then offset words.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelDesc<'a> {
     /// Name, for errors.
     pub name: &'a str,
-    /// Its module.
-    pub code: Spirv<'a>,
-    /// Base addresses at the start of its push constants. A kernel without any is in the bindings form (tests only): set 0 holds
-    /// `n_operands` storage buffers.
+    /// Its SPIR-V module: little-endian words, at any alignment.
+    pub code: &'a [u8],
+    /// Base addresses.
     pub n_bases: u8,
-    /// Offset words after the bases.
+    /// Offset words.
     pub n_operands: u8,
     /// Subgroup size to force; 0 for none. The workgroup's x must be a multiple of it.
     pub subgroup: u32,
@@ -40,27 +28,14 @@ pub struct KernelDesc<'a> {
 pub(crate) struct Kernel {
     pub(crate) pipeline: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
-    pub(crate) set_layout: vk::DescriptorSetLayout,
-    pub(crate) n_bases: u8,
-    pub(crate) n_operands: u8,
+    pub(crate) n_bases: usize,
+    pub(crate) n_operands: usize,
 }
 
 /// All kernels of a program.
 pub(crate) struct Kernels {
     device: Arc<Device>,
     list: Vec<Kernel>,
-}
-
-impl Spirv<'_> {
-    fn words(&self) -> Result<Cow<'_, [u32]>, Error> {
-        match self {
-            Spirv::Words(words) => Ok(Cow::Borrowed(words)),
-            Spirv::Bytes(bytes) if bytes.len() % 4 == 0 => Ok(Cow::Owned(
-                bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect(),
-            )),
-            Spirv::Bytes(bytes) => Err(Error::Description(format!("SPIR-V of {} bytes", bytes.len()))),
-        }
-    }
 }
 
 impl Kernels {
@@ -70,33 +45,21 @@ impl Kernels {
         descs: &[KernelDesc<'_>],
         cache: vk::PipelineCache,
     ) -> Result<Kernels, Error> {
-        let next = AtomicUsize::new(0);
+        let mut kernels = Kernels { device: Arc::clone(device), list: vec![Kernel::default(); descs.len()] };
+        let jobs = Mutex::new(kernels.list.iter_mut().zip(descs));
         let work = || {
-            let mut built = Vec::new();
             loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(desc) = descs.get(index) else { break built };
-                let mut kernel = Kernel { n_bases: desc.n_bases, n_operands: desc.n_operands, ..Kernel::default() };
-                let result = kernel.build(device, desc, cache);
-                built.push((index, kernel, result));
+                let Some((kernel, desc)) = lock(&jobs).next() else { return Ok(()) };
+                kernel.build(device, desc, cache)?;
             }
         };
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(descs.len());
-        let mut all = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let others: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            all.extend(others.into_iter().flat_map(|t| t.join().expect("building a kernel does not panic")));
-            all
-        });
-        all.sort_by_key(|(index, ..)| *index);
-        let list = all.iter().map(|(_, kernel, _)| *kernel).collect();
-        let kernels = Kernels { device: Arc::clone(device), list };
-        all.into_iter().try_for_each(|(.., result)| result).map(|()| kernels)
-    }
-
-    /// True when some kernel is in bindings form.
-    pub(crate) fn use_bindings(&self) -> bool {
-        self.list.iter().any(|kernel| kernel.n_bases == 0)
+            let join = |other: std::thread::ScopedJoinHandle<'_, _>| other.join().expect("builders return errors");
+            others.into_iter().map(join).fold(work(), Result::and)
+        })?;
+        Ok(kernels)
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&Kernel> {
@@ -112,7 +75,6 @@ impl Drop for Kernels {
             unsafe {
                 raw.destroy_pipeline(kernel.pipeline, None);
                 raw.destroy_pipeline_layout(kernel.layout, None);
-                raw.destroy_descriptor_set_layout(kernel.set_layout, None);
             }
         }
     }
@@ -120,8 +82,18 @@ impl Drop for Kernels {
 
 impl Kernel {
     fn build(&mut self, device: &Device, desc: &KernelDesc<'_>, cache: vk::PipelineCache) -> Result<(), Error> {
-        let code = desc.code.words()?;
-        self.build_layout(device)?;
+        let (words, rest) = desc.code.as_chunks::<4>();
+        if desc.n_bases == 0 || !rest.is_empty() {
+            return Err(Error::Description(format!("kernel {} has no bases, or half a word", desc.name)));
+        }
+        (self.n_bases, self.n_operands) = (desc.n_bases.into(), desc.n_operands.into());
+        let size = (self.n_bases * 8 + self.n_operands * 4) as u32;
+        check_limit("push constant bytes", size.into(), device.info.limits.push_bytes.into())?;
+        let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size }];
+        let info = vk::PipelineLayoutCreateInfo::default().push_constant_ranges(&range);
+        // SAFETY: a plain creation; `Kernels` destroys the layout.
+        self.layout = unsafe { device.raw.create_pipeline_layout(&info, None) }.named("vkCreatePipelineLayout")?;
+        let code: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
         let info = vk::ShaderModuleCreateInfo::default().code(&code);
         // SAFETY: the module comes from the compiler, which validated it; a wrong one is the driver's to refuse.
         let module = unsafe { device.raw.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
@@ -144,26 +116,6 @@ impl Kernel {
             result
         };
         self.pipeline = result.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
-        Ok(())
-    }
-
-    fn build_layout(&mut self, device: &Device) -> Result<(), Error> {
-        let size = u32::from(self.n_bases) * 8 + u32::from(self.n_operands) * 4;
-        let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size }];
-        let mut layout = vk::PipelineLayoutCreateInfo::default();
-        let limit = device.info.limits.push_bytes;
-        if self.n_bases > 0 && size > limit {
-            let (need, fact) = (size.to_string(), limit.to_string());
-            return Err(Error::Requirement { what: "push constant bytes", need, fact });
-        }
-        if self.n_bases > 0 {
-            layout = layout.push_constant_ranges(&range);
-        } else {
-            self.set_layout = bindings::set_layout(device, self.n_operands)?;
-            layout = layout.set_layouts(std::slice::from_ref(&self.set_layout));
-        }
-        // SAFETY: the set layout is ours.
-        self.layout = unsafe { device.raw.create_pipeline_layout(&layout, None) }.named("vkCreatePipelineLayout")?;
         Ok(())
     }
 }

@@ -4,9 +4,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use ash::vk;
+use ash::vk::Handle as _;
 
 use crate::error::{Error, Named as _};
-use crate::gpu::{Device, Gpu, lock};
+use crate::gpu::Gpu;
+use crate::queue::{Device, lock};
+use crate::require::check_limit;
 
 /// Who touches a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,16 +31,28 @@ pub struct Buffer {
     memory: vk::DeviceMemory,
     bytes: u64,
     address: u64,
-    mapped: Option<Mapped>,
+    /// The host's view; the lock keeps two host threads apart.
+    mapped: Option<Mutex<HostPointer>>,
 }
 
-/// The host's view of a buffer; the lock keeps two host threads apart.
-struct Mapped(Mutex<NonNull<u8>>);
+/// Where the host sees a buffer: valid as long as the buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct HostPointer(NonNull<u8>);
 
-// SAFETY: the pointer is to memory that lives as long as the buffer and is only used under the lock.
-unsafe impl Send for Mapped {}
+// SAFETY: a pointer to memory of the device, of use only to unsafe code.
+unsafe impl Send for HostPointer {}
 // SAFETY: as above.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for HostPointer {}
+
+impl HostPointer {
+    /// # Safety
+    ///
+    /// The bytes fit at the offset, and nobody else touches that part.
+    pub(crate) unsafe fn put(self, offset: u64, bytes: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.as_ptr().add(offset as usize), bytes.len()) };
+    }
+}
 
 impl Gpu {
     /// Allocates a buffer of at least `bytes`, with undefined contents. An error when it is larger than the device's limit, or memory
@@ -51,31 +66,25 @@ impl Buffer {
     pub(crate) fn new(device: &Arc<Device>, bytes: u64, kind: MemoryKind, what: &'static str) -> Result<Buffer, Error> {
         use vk::BufferUsageFlags as Usage;
         let bytes = bytes.max(1).next_multiple_of(256);
-        let limit = device.info.limits.max_allocation_bytes;
-        if bytes > limit {
-            let (need, fact) = (bytes.to_string(), limit.to_string());
-            return Err(Error::Requirement { what: "bytes of one allocation", need, fact });
-        }
+        check_limit("bytes of one allocation", bytes, device.info.limits.max_allocation_bytes)?;
         let copies = Usage::TRANSFER_SRC | Usage::TRANSFER_DST;
         let usage = Usage::STORAGE_BUFFER | Usage::INDIRECT_BUFFER | Usage::SHADER_DEVICE_ADDRESS | copies;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         // SAFETY: a plain creation; `Drop` destroys the handle.
         let handle = unsafe { device.raw.create_buffer(&info, None) }.named("vkCreateBuffer")?;
-        let memory = vk::DeviceMemory::null();
-        let mut buffer = Buffer { device: Arc::clone(device), handle, memory, bytes, address: 0, mapped: None };
-        buffer.memory = allocate(device, handle, kind, what)?;
+        let (device, memory) = (Arc::clone(device), vk::DeviceMemory::null());
+        let mut buffer = Buffer { device, handle, memory, bytes, address: 0, mapped: None };
+        buffer.memory = buffer.allocate(kind, what)?;
+        let raw = &buffer.device.raw;
         // SAFETY: the memory is new and made for this buffer, which has the usage flag of addresses.
         unsafe {
-            device.raw.bind_buffer_memory(handle, buffer.memory, 0).named("vkBindBufferMemory")?;
-            buffer.address =
-                device.raw.get_buffer_device_address(&vk::BufferDeviceAddressInfo::default().buffer(handle));
+            raw.bind_buffer_memory(handle, buffer.memory, 0).named("vkBindBufferMemory")?;
+            buffer.address = raw.get_buffer_device_address(&vk::BufferDeviceAddressInfo::default().buffer(handle));
         }
         if kind != MemoryKind::Device {
-            let flags = vk::MemoryMapFlags::empty();
             // SAFETY: the memory is host-visible and not mapped yet.
-            let pointer =
-                unsafe { device.raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, flags) }.named("vkMapMemory")?;
-            buffer.mapped = NonNull::new(pointer.cast()).map(|pointer| Mapped(Mutex::new(pointer)));
+            let pointer = unsafe { raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            buffer.mapped = NonNull::new(pointer.named("vkMapMemory")?.cast()).map(|at| Mutex::new(HostPointer(at)));
         }
         Ok(buffer)
     }
@@ -90,74 +99,88 @@ impl Buffer {
         self.address
     }
 
+    /// The `VkBuffer`.
+    pub fn handle(&self) -> u64 {
+        self.handle.as_raw()
+    }
+
     /// Copies bytes in. The caller has seen to it that no run uses them. An error when they do not fit, or the device is lost.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.check_range(offset, bytes.len())?;
-        match &self.mapped {
-            // SAFETY: the range was checked; host threads are kept apart by the lock.
-            Some(mapped) => unsafe {
-                let to = lock(&mapped.0);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr().add(offset as usize), bytes.len());
-                Ok(())
-            },
-            None if bytes.is_empty() => Ok(()),
-            None => {
-                let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Upload, "a staging buffer")?;
-                staging.write(0, bytes)?;
-                self.copy_from(&staging, 0, offset, bytes.len() as u64)
-            }
+        if let Some(mapped) = &self.mapped {
+            // SAFETY: the range was checked, and the lock is held.
+            unsafe { lock(mapped).put(offset, bytes) };
+        } else if !bytes.is_empty() {
+            let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Upload, "a staging buffer")?;
+            staging.write(0, bytes)?;
+            self.copy_from(&staging, 0, offset, bytes.len() as u64)?;
         }
+        Ok(())
     }
 
     /// Copies bytes out. The caller has waited for the runs that write them. Errors as of [`Buffer::write`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.check_range(offset, bytes.len())?;
-        match &self.mapped {
+        if let Some(mapped) = &self.mapped {
             // SAFETY: as in `write`.
-            Some(mapped) => unsafe {
-                let from = lock(&mapped.0);
-                std::ptr::copy_nonoverlapping(from.as_ptr().add(offset as usize), bytes.as_mut_ptr(), bytes.len());
-                Ok(())
-            },
-            None if bytes.is_empty() => Ok(()),
-            None => {
-                let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Readback, "a staging buffer")?;
-                staging.copy_from(self, offset, 0, bytes.len() as u64)?;
-                staging.read(0, bytes)
+            unsafe {
+                let from = lock(mapped);
+                std::ptr::copy_nonoverlapping(from.0.as_ptr().add(offset as usize), bytes.as_mut_ptr(), bytes.len());
             }
+        } else if !bytes.is_empty() {
+            let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Readback, "a staging buffer")?;
+            staging.copy_from(self, offset, 0, bytes.len() as u64)?;
+            staging.read(0, bytes)?;
         }
+        Ok(())
     }
 
     /// Fills the whole buffer with a word, ordered against all runs. An error when the device is lost.
     pub fn fill(&self, word: u32) -> Result<(), Error> {
-        self.device.one_time("a buffer fill", |raw, commands| {
-            // SAFETY: the command buffer is recording and the buffer outlives it: `one_time` waits.
+        let fill = |raw: &ash::Device, commands| {
+            // SAFETY: the command buffer is recording and the buffer outlives it: it is waited for.
             unsafe { raw.cmd_fill_buffer(commands, self.handle, 0, vk::WHOLE_SIZE, word) };
-        })
+        };
+        self.device.start("a buffer fill", fill)?.finish()
     }
 
     pub(crate) fn copy_from(&self, from: &Buffer, from_offset: u64, offset: u64, bytes: u64) -> Result<(), Error> {
         let region = [vk::BufferCopy { src_offset: from_offset, dst_offset: offset, size: bytes }];
-        self.device.one_time("a buffer copy", |raw, commands| {
-            // SAFETY: both ranges were checked by the callers; `one_time` waits.
+        let copy = |raw: &ash::Device, commands| {
+            // SAFETY: both ranges were checked by the callers; the copy is waited for.
             unsafe { raw.cmd_copy_buffer(commands, from.handle, self.handle, &region) };
-        })
+        };
+        self.device.start("a buffer copy", copy)?.finish()
     }
 
-    /// The mapped bytes, for parallel upload; `None` for memory that the host does not see.
-    pub(crate) fn mapped(&self) -> Option<NonNull<u8>> {
-        self.mapped.as_ref().map(|mapped| *lock(&mapped.0))
+    /// The mapped bytes, for parallel upload.
+    pub(crate) fn host_pointer(&self) -> HostPointer {
+        *lock(self.mapped.as_ref().expect("uploads go to kinds of memory that are mapped"))
     }
 
     fn check_range(&self, offset: u64, len: usize) -> Result<(), Error> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(Error::Argument {
-                what: "buffer range".to_owned(),
-                need: format!("at most {} bytes", self.bytes),
-                got: format!("{len} bytes at {offset}"),
-            }),
+        if offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes) {
+            return Ok(());
         }
+        let (need, got) = (format!("at most {} bytes", self.bytes), format!("{len} bytes at {offset}"));
+        Err(Error::Argument { what: "buffer range".to_owned(), need, got })
+    }
+
+    /// Allocates memory from the best type that has room.
+    fn allocate(&self, kind: MemoryKind, what: &'static str) -> Result<vk::DeviceMemory, Error> {
+        let raw = &self.device.raw;
+        // SAFETY: the buffer belongs to the device.
+        let need = unsafe { raw.get_buffer_memory_requirements(self.handle) };
+        for ty in candidates(&self.device, kind, need.memory_type_bits) {
+            let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+            let info = vk::MemoryAllocateInfo::default().allocation_size(need.size).memory_type_index(ty);
+            // SAFETY: the type is one that the buffer allows.
+            match unsafe { raw.allocate_memory(&info.push_next(&mut flags), None) } {
+                Err(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY) => {}
+                result => return result.named("vkAllocateMemory"),
+            }
+        }
+        Err(Error::OutOfMemory { what, bytes: need.size })
     }
 }
 
@@ -171,27 +194,6 @@ impl Drop for Buffer {
     }
 }
 
-/// Allocates memory for a buffer, from the best type that has room.
-fn allocate(
-    device: &Device,
-    buffer: vk::Buffer,
-    kind: MemoryKind,
-    what: &'static str,
-) -> Result<vk::DeviceMemory, Error> {
-    // SAFETY: the buffer belongs to the device.
-    let need = unsafe { device.raw.get_buffer_memory_requirements(buffer) };
-    for ty in candidates(device, kind, need.memory_type_bits) {
-        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
-        let info = vk::MemoryAllocateInfo::default().allocation_size(need.size).memory_type_index(ty);
-        // SAFETY: the type is one that the buffer allows.
-        match unsafe { device.raw.allocate_memory(&info.push_next(&mut flags), None) } {
-            Err(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY) => {}
-            result => return result.named("vkAllocateMemory"),
-        }
-    }
-    Err(Error::OutOfMemory { what, bytes: need.size })
-}
-
 /// Memory types for a kind, best first. Host-visible ones must be coherent: nothing is flushed by hand.
 fn candidates(device: &Device, kind: MemoryKind, allowed: u32) -> Vec<u32> {
     use vk::MemoryPropertyFlags as P;
@@ -202,12 +204,10 @@ fn candidates(device: &Device, kind: MemoryKind, allowed: u32) -> Vec<u32> {
         MemoryKind::Readback => (P::HOST_VISIBLE | P::HOST_COHERENT, P::HOST_CACHED, P::DEVICE_LOCAL),
     };
     let forbidden = P::PROTECTED | P::LAZILY_ALLOCATED | P::DEVICE_COHERENT_AMD;
-    let rank = |(index, ty): (u32, &vk::MemoryType)| {
-        let (flags, fits) = (ty.property_flags, allowed & (1 << index) != 0);
-        (fits && flags.contains(must) && !flags.intersects(forbidden))
-            .then(|| (!flags.contains(like), flags.intersects(avoid), index))
-    };
-    let mut found: Vec<_> = (0..).zip(device.memory.memory_types_as_slice()).filter_map(rank).collect();
-    found.sort();
-    found.into_iter().map(|(.., index)| index).collect()
+    let flags = |index: &u32| device.memory.memory_types[*index as usize].property_flags;
+    let suits = |index: &u32| flags(index).contains(must) && !flags(index).intersects(forbidden);
+    let types = (0..device.memory.memory_type_count).filter(|index| allowed & (1 << index) != 0);
+    let mut found: Vec<u32> = types.filter(suits).collect();
+    found.sort_by_key(|index| (!flags(index).contains(like), flags(index).intersects(avoid)));
+    found
 }

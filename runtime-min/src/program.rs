@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::cache::{self, CacheDir};
 use crate::error::Error;
-use crate::gpu::{Device, Gpu};
+use crate::gpu::Gpu;
 use crate::kernel::{KernelDesc, Kernels};
 use crate::memory::Buffer;
+use crate::queue::Device;
 use crate::recorder::Recorder;
 use crate::require::Requirements;
 use crate::weights::{self, WeightSource, WeightsDesc};
@@ -87,25 +88,16 @@ impl Model {
         source: WeightSource<'_>,
         dir: &CacheDir,
     ) -> Result<Model, Error> {
-        gpu.0.check_alive()?;
-        program.requirements.check(&gpu.0.info)?;
+        let device = &gpu.0;
+        device.check_alive()?;
+        program.requirements.check(&device.info)?;
+        let build = |cache| Kernels::build(device, program.kernels, cache);
         let (kernels, weights) = std::thread::scope(|scope| {
-            let weights = scope.spawn(|| weights::load(&gpu.0, &program.weights, source));
-            let kernels =
-                cache::with(&gpu.0, dir, program.name, |cache| Kernels::build(&gpu.0, program.kernels, cache));
+            let weights = scope.spawn(|| weights::load(device, &program.weights, source));
+            let kernels = cache::with(device, dir, program.name, build);
             (kernels, weights.join().expect("an upload returns its errors"))
         });
-        Ok(Model(Arc::new(Loaded { kernels: kernels?, weights: weights?, device: Arc::clone(&gpu.0) })))
-    }
-
-    /// The device it was loaded on.
-    pub fn gpu(&self) -> Gpu {
-        Gpu(Arc::clone(&self.0.device))
-    }
-
-    /// Bytes of weights on the device.
-    pub fn weight_bytes(&self) -> u64 {
-        self.0.weights.iter().map(Buffer::bytes).sum()
+        Ok(Model(Arc::new(Loaded { kernels: kernels?, weights: weights?, device: Arc::clone(device) })))
     }
 }
 

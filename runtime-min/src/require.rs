@@ -1,17 +1,13 @@
 //! What a program needs of a device, checked against the facts before anything is built.
 
 use crate::error::Error;
-use crate::info::GpuInfo;
+use crate::info::{Features, GpuInfo};
 
 /// Limits and features that a program was compiled for. Everything `false` or 0 asks for nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the others are those of `Features`")]
 pub struct Requirements<'a> {
-    pub int8: bool,
-    pub int16: bool,
-    pub float16: bool,
-    pub int64: bool,
-    pub float64: bool,
+    /// Features, besides those that every program needs.
+    pub features: Features,
     /// KHR cooperative-matrix shapes, with the Vulkan memory model.
     pub cooperative: &'a [Cooperative<'a>],
     /// Subgroup size that some kernel assumes.
@@ -26,8 +22,8 @@ pub struct Requirements<'a> {
     pub max_allocation_bytes: u64,
 }
 
-/// A cooperative-matrix shape that a kernel uses: A and B of one component type, C and the result of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A cooperative-matrix shape: A and B of one component type, C and the result of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
 pub struct Cooperative<'a> {
     pub m: u32,
@@ -42,11 +38,7 @@ pub struct Cooperative<'a> {
 impl Requirements<'_> {
     /// Asks for nothing.
     pub const NONE: Requirements<'static> = Requirements {
-        int8: false,
-        int16: false,
-        float16: false,
-        int64: false,
-        float64: false,
+        features: Features::NONE,
         cooperative: &[],
         subgroup: 0,
         max_workgroup: 0,
@@ -58,55 +50,32 @@ impl Requirements<'_> {
     /// Compares with a device. What it lacks first is the error: [`Error::Missing`] names a feature, [`Error::Requirement`] a limit
     /// with the need and the fact.
     pub fn check(&self, gpu: &GpuInfo) -> Result<(), Error> {
-        self.check_features(gpu)?;
-        self.check_limits(gpu)?;
-        self.check_subgroup(gpu)?;
-        self.cooperative.iter().try_for_each(|shape| check_cooperative(shape, gpu))
-    }
-
-    fn check_features(&self, gpu: &GpuInfo) -> Result<(), Error> {
-        let have = &gpu.features;
-        let wanted = [
-            ("8-bit integers", self.int8, have.int8),
-            ("16-bit integers", self.int16, have.int16),
-            ("16-bit floats", self.float16, have.float16),
-            ("64-bit integers", self.int64, have.int64),
-            ("64-bit floats", self.float64, have.float64),
-            ("VK_KHR_cooperative_matrix", !self.cooperative.is_empty(), have.cooperative_matrix),
-            ("the Vulkan memory model", !self.cooperative.is_empty(), have.memory_model),
-            ("buffer device addresses", true, have.buffer_address),
-            ("timeline semaphores", true, have.timeline),
-        ];
-        match wanted.iter().find(|(_, need, fact)| *need && !fact) {
-            Some((what, ..)) => Err(Error::Missing { what }),
-            None => Ok(()),
+        let matrices = !self.cooperative.is_empty();
+        let (mut features, have) = (self.features, &gpu.limits);
+        (features.buffer_address, features.timeline) = (true, true);
+        features.cooperative_matrix |= matrices;
+        features.memory_model |= matrices;
+        if let Some(what) = features.first_missing(&gpu.features) {
+            return Err(Error::Missing { what });
         }
-    }
-
-    fn check_limits(&self, gpu: &GpuInfo) -> Result<(), Error> {
-        let have = &gpu.limits;
-        let wanted = [
+        let limits = [
             ("invocations of a workgroup", u64::from(self.max_workgroup), u64::from(have.max_workgroup)),
             ("shared memory bytes", u64::from(self.shared_bytes), u64::from(have.shared_bytes)),
             ("push constant bytes", u64::from(self.push_bytes), u64::from(have.push_bytes)),
             ("bytes of one allocation", self.max_allocation_bytes, have.max_allocation_bytes),
         ];
-        match wanted.iter().find(|(_, need, fact)| need > fact) {
-            Some((what, need, fact)) => Err(lack(what, need, fact)),
-            None => Ok(()),
-        }
+        limits.into_iter().try_for_each(|(what, need, fact)| check_limit(what, need, fact))?;
+        self.check_subgroup(gpu)?;
+        self.cooperative.iter().try_for_each(|shape| check_cooperative(shape, gpu))
     }
 
     fn check_subgroup(&self, gpu: &GpuInfo) -> Result<(), Error> {
-        let (min, max) = gpu.limits.subgroup_range;
-        let fits = match gpu.features.subgroup_size_control {
-            true => (min..=max).contains(&self.subgroup),
-            false => self.subgroup == gpu.limits.subgroup,
-        };
-        if self.subgroup == 0 || fits {
+        let default = gpu.limits.subgroup;
+        let sizes = if gpu.features.subgroup_size_control { gpu.limits.subgroup_range } else { (default, default) };
+        if self.subgroup == 0 || (sizes.0..=sizes.1).contains(&self.subgroup) {
             return Ok(());
         }
-        Err(lack("subgroup sizes", self.subgroup, if min == max { min.to_string() } else { format!("{min} to {max}") }))
+        Err(lack("subgroup sizes", self.subgroup, format!("{} to {}", sizes.0, sizes.1)))
     }
 }
 
@@ -121,15 +90,18 @@ impl GpuInfo {
     }
 }
 
+/// A need that is at most the fact.
+pub(crate) fn check_limit(what: &'static str, need: u64, fact: u64) -> Result<(), Error> {
+    if need <= fact { Ok(()) } else { Err(lack(what, need, fact)) }
+}
+
 fn check_cooperative(need: &Cooperative<'_>, gpu: &GpuInfo) -> Result<(), Error> {
-    let Cooperative { m, n, k, operand, accumulator } = *need;
-    let wanted = (m, n, k, operand, operand, accumulator, accumulator);
-    if gpu.cooperative.iter().any(|have| (have.m, have.n, have.k, have.a, have.b, have.c, have.result) == wanted) {
+    let print = |c: &Cooperative<'_>| format!("{}x{}x{} {}->{}", c.m, c.n, c.k, c.operand, c.accumulator);
+    if gpu.cooperative.contains(need) {
         return Ok(());
     }
-    let print = |m, n, k, a: &str, c: &str| format!("{m}x{n}x{k} {a}->{c}");
-    let have: Vec<_> = gpu.cooperative.iter().map(|have| print(have.m, have.n, have.k, have.a, have.result)).collect();
-    Err(lack("cooperative-matrix shapes", print(m, n, k, operand, accumulator), have.join(", ")))
+    let have: Vec<_> = gpu.cooperative.iter().map(print).collect();
+    Err(lack("cooperative-matrix shapes", print(need), have.join(", ")))
 }
 
 fn lack(what: &'static str, need: impl ToString, fact: impl ToString) -> Error {

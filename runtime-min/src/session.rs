@@ -3,13 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ash::vk;
-
+use crate::element::{bytes_of, bytes_of_mut};
 use crate::error::Error;
-use crate::gpu::Stop;
 use crate::memory::{Buffer, MemoryKind};
 use crate::program::{EntryDesc, IoDesc, Loaded, Model, StateInit};
-use crate::recorder::{Extras, Recorder, Recording, SlotMemory};
+use crate::recorder::{Base, Recorder, Recording, SlotMemory};
 
 /// How to make a session.
 #[derive(Clone)]
@@ -21,11 +19,13 @@ pub struct SessionOptions {
     /// Keeps the number of the step that runs in host memory, so that a lost device can be blamed on one step. It serialises all
     /// steps.
     pub trace_steps: bool,
+    /// Takes the time after each step, for [`Session::step_ns`].
+    pub timestamps: bool,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        SessionOptions { n_slots: 1, arenas: None, trace_steps: false }
+        SessionOptions { n_slots: 1, arenas: None, trace_steps: false, timestamps: false }
     }
 }
 
@@ -47,26 +47,16 @@ pub struct Session {
     io: Vec<IoDesc>,
     /// Addresses of external buffers, by slot of the I/O table.
     external: Vec<Option<u64>>,
-    n_symbols: u32,
-    /// Runs are ordered after each other: they share state or arenas.
-    ordered: bool,
     slots: Vec<Slot>,
     state: Option<State>,
-    pub(crate) model: Arc<Loaded>,
+    model: Arc<Loaded>,
 }
 
 struct Slot {
     recording: Recording,
     memory: SlotMemory,
-    trace: Option<Buffer>,
-    pending: Option<Pending>,
-}
-
-struct Pending {
-    /// Timeline value of the first part.
-    first: u64,
-    /// Timeline value of the last part.
-    last: u64,
+    /// Timeline value of the run in flight.
+    pending: Option<u64>,
     /// Nobody waits for it any more.
     cancelled: bool,
 }
@@ -79,38 +69,20 @@ struct State {
     reset: bool,
 }
 
-/// Device memory of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryReport {
-    /// Weights, shared with all sessions of the model.
-    pub weight_bytes: u64,
-    /// State, shared by the slots.
-    pub state_bytes: u64,
-    /// Per slot.
-    pub slots: Vec<SlotBytes>,
-}
-
-/// Device memory of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotBytes {
-    /// Arena chunks.
-    pub arena: u64,
-    /// Input and output buffers allocated so far.
-    pub io: u64,
-    /// I/O table and symbol table.
-    pub tables: u64,
-}
-
 impl Model {
     /// A session with one slot. An error when memory runs out or the entry point's tables are inconsistent.
     pub fn session(&self, entry: &EntryDesc<'_>) -> Result<Session, Error> {
         self.session_with(entry, &SessionOptions::default())
     }
 
-    /// A session with more slots, shared arenas or step tracing. Errors as of [`Model::session`], and for shared arenas that are too
-    /// small or too few.
+    /// A session with more slots, shared arenas, step tracing or timestamps. Errors as of [`Model::session`], for shared arenas that
+    /// are too small or too few, and for timestamps that the device does not have.
     pub fn session_with(&self, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<Session, Error> {
-        self.0.device.check_alive()?;
+        let device = &self.0.device;
+        device.check_alive()?;
+        if options.timestamps && device.info.limits.timestamp_period_ns == 0.0 {
+            return Err(Error::Missing { what: "timestamps on compute queues" });
+        }
         let arenas = match &options.arenas {
             Some(arenas) => arenas.clone(),
             None => self.arenas(&[entry], options.n_slots)?,
@@ -119,8 +91,6 @@ impl Model {
             name: entry.name.to_owned(),
             io: entry.io.to_vec(),
             external: vec![None; entry.io.len()],
-            n_symbols: entry.table_words,
-            ordered: options.arenas.is_some() || entry.state_bytes > 0,
             slots: Vec::new(),
             state: State::new(&self.0, entry)?,
             model: Arc::clone(&self.0),
@@ -128,7 +98,7 @@ impl Model {
         for slot in 0..options.n_slots {
             let arena = arenas.0.get(slot).filter(|arena| fits(arena, entry.arena_bytes));
             let arena = arena.ok_or_else(|| Error::Description("shared arenas are too small".to_owned()))?;
-            session.add_slot(entry, Arc::clone(arena), options.trace_steps)?;
+            session.add_slot(entry, Arc::clone(arena), options)?;
         }
         Ok(session)
     }
@@ -156,28 +126,35 @@ impl Session {
     ///
     /// [`Error::Argument`] and [`Error::SlotsBusy`] come before anything has happened.
     pub fn run(&mut self, table: &[u32], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
-        let ticket = self.start(table, inputs, outputs.iter().map(|output| output.len() as u64))?;
+        let output_bytes: Vec<u64> = outputs.iter().map(|output| output.len() as u64).collect();
+        let ticket = self.submit(table, inputs, &output_bytes)?;
         self.wait(ticket, outputs)
     }
 
     /// Starts a run in a free slot and returns at once, with the inputs copied. Errors as of [`Session::run`].
     pub fn submit(&mut self, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<Ticket, Error> {
-        self.start(table, inputs, output_bytes.iter().copied())
+        self.model.device.check_alive()?;
+        let index = self.free_slot()?;
+        self.fill(&self.slots[index], table, inputs, output_bytes)?;
+        if let Some(state) = self.state.as_mut().filter(|state| state.reset) {
+            state.restore(&self.model)?;
+        }
+        let value = self.model.device.submit(&self.slots[index].recording.commands, || self.position(index))?;
+        let slot = &mut self.slots[index];
+        (slot.pending, slot.cancelled) = (Some(value), false);
+        Ok(Ticket { slot: index, value })
     }
 
     /// Waits for a run, copies its outputs and frees its slot. [`Error::DeviceLost`] names the step.
     pub fn wait(&mut self, ticket: Ticket, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
         self.wait_for(&ticket)?;
         self.slots[ticket.slot].pending = None;
-        let ports = self.io.iter().enumerate().filter(|(_, desc)| desc.output).map(|(port, _)| port);
-        if ports.clone().count() != outputs.len() {
-            return Err(self.argument("outputs", ports.count(), outputs.len()));
-        }
-        for (port, output) in ports.zip(outputs) {
-            match (self.external[port], &self.slots[ticket.slot].memory.io[port]) {
-                (None, Some(buffer)) => buffer.read(0, output)?,
-                _ if output.is_empty() => {}
-                _ => return Err(self.argument("bytes of an externally bound output", 0, output.len())),
+        let ports = || self.io.iter().enumerate().filter(|(_, desc)| desc.output).map(|(port, _)| port);
+        self.expect("outputs", ports().count(), outputs.len())?;
+        for (port, output) in ports().zip(outputs) {
+            match self.external[port] {
+                None => self.slots[ticket.slot].memory.io[port].read(0, output)?,
+                Some(_) => self.expect("bytes of an externally bound output", 0, output.len())?,
             }
         }
         Ok(())
@@ -192,8 +169,8 @@ impl Session {
 
     /// Gives up a run's outputs: its slot becomes free when the run has finished.
     pub fn cancel(&mut self, ticket: Ticket) {
-        if let Some(pending) = self.slots.get_mut(ticket.slot).and_then(|slot| slot.pending.as_mut()) {
-            pending.cancelled |= pending.last == ticket.value;
+        if let Some(slot) = self.slots.get_mut(ticket.slot) {
+            slot.cancelled |= slot.pending == Some(ticket.value);
         }
     }
 
@@ -219,126 +196,71 @@ impl Session {
     /// Waits for a run and reads the words of the symbol table that it has left: sizes that kernels computed.
     pub fn read_table(&mut self, ticket: &Ticket) -> Result<Vec<u32>, Error> {
         self.wait_for(ticket)?;
-        let mut bytes = vec![0; self.n_symbols as usize * 4];
-        self.slots[ticket.slot].memory.symbols.read(0, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+        let memory = &self.slots[ticket.slot].memory;
+        let mut words = vec![0; memory.n_symbols];
+        memory.symbols.read(0, bytes_of_mut(&mut words))?;
+        Ok(words)
     }
 
-    /// Names of the dispatches, in order.
+    /// Names of the steps, in order.
     pub fn step_labels(&self) -> &[String] {
         self.slots.first().map_or(&[], |slot| slot.recording.labels.as_slice())
     }
 
-    /// An arena chunk of a slot, to be looked at by tests.
-    pub fn arena(&self, slot: usize, chunk: usize) -> Option<&Buffer> {
-        self.slots.get(slot)?.memory.arena.get(chunk)
-    }
-
-    /// The state, to be looked at by tests.
-    pub fn state(&self) -> Option<&Buffer> {
-        self.state.as_ref().map(|state| &state.buffer)
+    /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before it to its own end. Steps
+    /// without a barrier between them overlap: their sum is right, the share of each is not. An error without timestamps.
+    pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>, Error> {
+        match self.slots.get(slot).filter(|slot| slot.pending.is_none()) {
+            Some(slot) => slot.recording.step_ns(),
+            None => Err(self.argument("slot", "one that is not in flight", slot)),
+        }
     }
 
     /// Steps that the latest run of a slot has finished, if the session traces steps.
     pub fn traced_step(&self, slot: usize) -> Option<u32> {
-        let mut word = [0; 4];
-        self.slots.get(slot)?.trace.as_ref()?.read(0, &mut word).ok()?;
-        Some(u32::from_le_bytes(word))
+        let mut word = [0];
+        self.slots.get(slot)?.memory.trace.as_ref()?.read(0, bytes_of_mut(&mut word)).ok()?;
+        Some(word[0])
     }
 
-    /// Fills all arenas with 0xFF bytes, which are NaNs: a result that changes has read memory that no step of its run wrote.
-    pub fn poison_arena(&self) -> Result<(), Error> {
-        self.slots.iter().flat_map(|slot| slot.memory.arena.iter()).try_for_each(|chunk| chunk.fill(u32::MAX))
+    /// Memory of a slot, to be looked at by tests and applications that have waited for its runs.
+    pub fn buffer(&self, slot: usize, base: Base) -> Option<&Buffer> {
+        self.slots.get(slot)?.memory.buffer(base, &self.model, self.state())
     }
 
-    /// Device memory that it takes now.
-    pub fn memory(&self) -> MemoryReport {
-        let sum = |buffers: &mut dyn Iterator<Item = &Buffer>| buffers.map(Buffer::bytes).sum();
-        let slot = |slot: &Slot| SlotBytes {
-            arena: sum(&mut slot.memory.arena.iter()),
-            io: sum(&mut slot.memory.io.iter().flatten()),
-            tables: slot.memory.io_table.bytes() + slot.memory.symbols.bytes(),
-        };
-        MemoryReport {
-            weight_bytes: sum(&mut self.model.weights.iter()),
-            state_bytes: self.state.as_ref().map_or(0, |state| state.buffer.bytes()),
-            slots: self.slots.iter().map(slot).collect(),
-        }
+    fn state(&self) -> Option<&Buffer> {
+        self.state.as_ref().map(|state| &state.buffer)
     }
 
-    fn add_slot(&mut self, entry: &EntryDesc<'_>, arena: Arc<Vec<Buffer>>, trace_steps: bool) -> Result<(), Error> {
-        let device = &self.model.device;
-        let io_table = Buffer::new(device, entry.io.len() as u64 * 8, MemoryKind::Upload, "an I/O table")?;
-        let symbols = Buffer::new(device, u64::from(entry.table_words) * 4, MemoryKind::Upload, "a symbol table")?;
-        let mut io: Vec<_> = entry.io.iter().map(|_| None).collect();
-        if self.model.kernels.use_bindings() {
-            // Descriptors are written when recording, so buffers cannot grow later.
-            io.iter_mut()
-                .zip(entry.io)
-                .try_for_each(|(buffer, d)| reserve(&self.model, buffer, d, d.max_bytes).map(drop))?;
-        }
-        let trace = trace_steps.then(|| Buffer::new(device, 4, MemoryKind::Readback, "a step trace")).transpose()?;
-        let memory = SlotMemory { arena, io_table, io, symbols, n_symbols: entry.table_words };
-        let trace_word = trace.as_ref().map(|buffer| buffer.handle);
-        let extras = Extras { ordered: self.ordered, trace: trace_word, timestamps: None };
-        let recording = Recorder::record(&self.model, &memory, self.state(), extras, entry.record)?;
-        self.slots.push(Slot { recording, memory, trace, pending: None });
-        Ok(())
-    }
-
-    /// Records an entry point's steps once more for the first slot, with timestamps.
-    pub(crate) fn record_timed(
-        &self,
+    fn add_slot(
+        &mut self,
         entry: &EntryDesc<'_>,
-        queries: (vk::QueryPool, u32),
-    ) -> Result<Recording, Error> {
-        let memory = &self.slots.first().ok_or(Error::SlotsBusy { n_slots: 0 })?.memory;
-        let extras = Extras { ordered: self.ordered, trace: None, timestamps: Some(queries) };
-        Recorder::record(&self.model, memory, self.state(), extras, entry.record)
-    }
-
-    /// Runs the first slot with other commands than its own.
-    pub(crate) fn run_recording(
-        &mut self,
-        recording: &mut Recording,
-        table: &[u32],
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
+        arena: Arc<Vec<Buffer>>,
+        options: &SessionOptions,
     ) -> Result<(), Error> {
-        if self.free_slot()? != 0 {
-            return Err(Error::SlotsBusy { n_slots: self.slots.len() });
+        let buffer = |bytes, kind, what| Buffer::new(&self.model.device, bytes, kind, what);
+        let io = |port: &IoDesc| {
+            let kind = if port.output { MemoryKind::Readback } else { MemoryKind::Upload };
+            buffer(port.max_bytes, kind, "an input or output")
+        };
+        let trace = || buffer(4, MemoryKind::Readback, "a step trace");
+        let memory = SlotMemory {
+            arena,
+            io_table: buffer(entry.io.len() as u64 * 8, MemoryKind::Upload, "an I/O table")?,
+            io: entry.io.iter().map(io).collect::<Result<_, _>>()?,
+            symbols: buffer(u64::from(entry.table_words) * 4, MemoryKind::Upload, "a symbol table")?,
+            n_symbols: entry.table_words as usize,
+            trace: options.trace_steps.then(trace).transpose()?,
+        };
+        let state = self.state();
+        let ordered = options.arenas.is_some() || state.is_some();
+        let record = |timed_steps| Recorder::record(&self.model, &memory, state, ordered, timed_steps, entry.record);
+        let mut recording = record(None)?;
+        if options.timestamps {
+            recording = record(Some(recording.labels.len()))?;
         }
-        std::mem::swap(&mut self.slots[0].recording, recording);
-        let result = self.run(table, inputs, outputs);
-        std::mem::swap(&mut self.slots[0].recording, recording);
-        result
-    }
-
-    fn start(
-        &mut self,
-        table: &[u32],
-        inputs: &[&[u8]],
-        output_bytes: impl ExactSizeIterator<Item = u64>,
-    ) -> Result<Ticket, Error> {
-        self.model.device.check_alive()?;
-        if table.len() != self.n_symbols as usize {
-            return Err(self.argument("symbol table", format!("{} words", self.n_symbols), table.len()));
-        }
-        let index = self.free_slot()?;
-        for word in &self.slots[index].recording.group_words {
-            let first = usize::from(*word);
-            self.model.device.info.check_groups([table[first], table[first + 1], table[first + 2]])?;
-        }
-        self.fill_io(index, inputs, output_bytes)?;
-        let slot = &self.slots[index];
-        for (at, word) in (0..).step_by(4).zip(table) {
-            slot.memory.symbols.write(at, &word.to_le_bytes())?;
-        }
-        slot.trace.iter().try_for_each(|trace| trace.write(0, &[0; 4]))?;
-        if let Some(state) = self.state.as_mut().filter(|state| state.reset) {
-            state.restore(&self.model)?;
-        }
-        self.submit_parts(index)
+        self.slots.push(Slot { recording, memory, pending: None, cancelled: false });
+        Ok(())
     }
 
     /// A slot with nothing in flight, waiting for cancelled runs if need be.
@@ -346,71 +268,41 @@ impl Session {
         if let Some(free) = self.slots.iter().position(|slot| slot.pending.is_none()) {
             return Ok(free);
         }
-        let cancelled = |slot: &Slot| slot.pending.as_ref().filter(|p| p.cancelled).map(|p| p.last);
-        let oldest = self.slots.iter().enumerate().filter_map(|(i, slot)| Some((cancelled(slot)?, i))).min();
+        let cancelled = |(i, slot): (usize, &Slot)| slot.pending.filter(|_| slot.cancelled).map(|value| (value, i));
+        let oldest = self.slots.iter().enumerate().filter_map(cancelled).min();
         let (value, slot) = oldest.ok_or(Error::SlotsBusy { n_slots: self.slots.len() })?;
         self.wait_for(&Ticket { slot, value })?;
         self.slots[slot].pending = None;
         Ok(slot)
     }
 
-    /// Makes room for inputs and outputs, copies inputs, and writes all addresses into the I/O table.
-    fn fill_io(
-        &mut self,
-        index: usize,
-        inputs: &[&[u8]],
-        mut output_bytes: impl ExactSizeIterator<Item = u64>,
-    ) -> Result<(), Error> {
-        let n_outputs = self.io.iter().filter(|desc| desc.output).count();
-        let n_inputs = self.io.len() - n_outputs;
-        if inputs.len() != n_inputs {
-            return Err(self.argument("inputs", n_inputs, inputs.len()));
+    /// Checks a run's arguments, and writes inputs, addresses and symbols.
+    fn fill(&self, slot: &Slot, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<(), Error> {
+        let (memory, n_outputs) = (&slot.memory, self.io.iter().filter(|desc| desc.output).count());
+        self.expect("words of the symbol table", memory.n_symbols, table.len())?;
+        self.expect("inputs", self.io.len() - n_outputs, inputs.len())?;
+        self.expect("outputs", n_outputs, output_bytes.len())?;
+        for first in slot.recording.group_words.iter().map(|word| usize::from(*word)) {
+            self.model.device.info.check_groups([table[first], table[first + 1], table[first + 2]])?;
         }
-        if output_bytes.len() != n_outputs {
-            return Err(self.argument("outputs", n_outputs, output_bytes.len()));
-        }
-        let mut inputs = inputs.iter();
+        let (mut inputs, mut output_bytes) = (inputs.iter().copied(), output_bytes.iter().copied());
         for (port, desc) in self.io.iter().enumerate() {
-            let input = if desc.output { None } else { inputs.next() };
-            let bytes = input.map_or_else(|| output_bytes.next().unwrap_or(0), |input| input.len() as u64);
-            let external = self.external[port];
-            let max_bytes = if external.is_some() { 0 } else { desc.max_bytes };
+            let input = if desc.output { None } else { inputs.next() }.unwrap_or_default();
+            let bytes = if desc.output { output_bytes.next() } else { None }.unwrap_or(input.len() as u64);
+            let max_bytes = if self.external[port].is_some() { 0 } else { desc.max_bytes };
             if bytes > max_bytes {
                 return Err(self.argument(&format!("bytes of port {port}"), format!("at most {max_bytes}"), bytes));
             }
-            let memory = &mut self.slots[index].memory;
-            let address = match external {
-                Some(address) => address,
-                None => {
-                    let buffer = reserve(&self.model, &mut memory.io[port], desc, bytes)?;
-                    buffer.write(0, input.copied().unwrap_or_default())?;
-                    buffer.address()
-                }
-            };
-            memory.io_table.write(port as u64 * 8, &address.to_le_bytes())?;
+            memory.io[port].write(0, input)?;
+            let address = self.external[port].unwrap_or(memory.io[port].address());
+            memory.io_table.write(port as u64 * 8, bytes_of(&[address]))?;
         }
-        Ok(())
-    }
-
-    fn submit_parts(&mut self, index: usize) -> Result<Ticket, Error> {
-        let Slot { recording, pending, .. } = &mut self.slots[index];
-        for part in &recording.parts {
-            match self.model.device.submit(part.commands) {
-                Ok(value) => {
-                    pending.get_or_insert(Pending { first: value, last: value, cancelled: false }).last = value
-                }
-                Err(stop) => {
-                    pending.iter_mut().for_each(|pending| pending.cancelled = true);
-                    return Err(self.explain(index, stop));
-                }
-            }
-        }
-        Ok(Ticket { slot: index, value: pending.as_ref().map_or(0, |pending| pending.last) })
+        memory.symbols.write(0, bytes_of(table))?;
+        memory.trace.iter().try_for_each(|trace| trace.write(0, &[0; 4]))
     }
 
     fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
-        let pending = self.slots.get(ticket.slot).and_then(|slot| slot.pending.as_ref());
-        match pending.is_some_and(|pending| pending.last == ticket.value) {
+        match self.slots.get(ticket.slot).is_some_and(|slot| slot.pending == Some(ticket.value)) {
             true => Ok(()),
             false => Err(self.argument("ticket", "one of this session in flight", format!("{ticket:?}"))),
         }
@@ -418,31 +310,42 @@ impl Session {
 
     fn wait_for(&self, ticket: &Ticket) -> Result<(), Error> {
         self.check_ticket(ticket)?;
-        self.model.device.wait(ticket.value).map_err(|stop| self.explain(ticket.slot, stop))
+        self.model.device.wait(ticket.value, || self.position(ticket.slot))
     }
 
-    /// Names the step of a loss: by the trace if there is one, else by the submissions that have finished.
-    fn explain(&self, index: usize, stop: Stop) -> Error {
-        self.model.device.explain(stop, || {
-            let Slot { recording, pending, .. } = &self.slots[index];
-            let labels = &recording.labels;
-            let label = |step: usize| labels.get(step).map_or("the end", String::as_str);
-            let first_value = pending.as_ref().map_or(u64::MAX, |pending| pending.first);
-            let n_done = (self.model.device.reached() + 1).saturating_sub(first_value) as usize;
-            let part = n_done.min(recording.parts.len() - 1);
-            let next = recording.parts.get(part + 1).map_or(labels.len(), |part| part.first_step as usize);
-            let traced = self.traced_step(index).map(|step| step as usize);
-            let first = traced.unwrap_or(recording.parts[part].first_step as usize);
-            let last = traced.unwrap_or(next.saturating_sub(1).max(first));
-            match first == last {
-                true => format!("step {first} of {} ({})", self.name, label(first)),
-                false => format!("steps {first} to {last} of {} ({} to {})", self.name, label(first), label(last)),
-            }
-        })
+    /// Names the step at which a slot's run is, if it is traced, else all of them.
+    fn position(&self, index: usize) -> String {
+        let labels = &self.slots[index].recording.labels;
+        let traced = self.traced_step(index).map(|step| (step as usize, step as usize));
+        let (first, last) = traced.unwrap_or((0, labels.len().saturating_sub(1)));
+        let label = |step: usize| labels.get(step).map_or("the end", String::as_str);
+        match first == last {
+            true => format!("step {first} of {} ({})", self.name, label(first)),
+            false => format!("steps {first} to {last} of {} ({} to {})", self.name, label(first), label(last)),
+        }
+    }
+
+    fn expect(&self, what: &str, need: usize, got: usize) -> Result<(), Error> {
+        if need == got { Ok(()) } else { Err(self.argument(what, need, got)) }
     }
 
     fn argument(&self, what: &str, need: impl ToString, got: impl ToString) -> Error {
         Error::Argument { what: format!("{what} of {}", self.name), need: need.to_string(), got: got.to_string() }
+    }
+}
+
+/// Device memory, slot by slot.
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = |buffers: &mut dyn Iterator<Item = &Buffer>| buffers.map(Buffer::bytes).sum::<u64>();
+        let (weights, state) = (sum(&mut self.model.weights.iter()), sum(&mut self.state().into_iter()));
+        writeln!(f, "{}: weights {weights} bytes, shared with other sessions; state {state} bytes", self.name)?;
+        for (index, Slot { memory, .. }) in self.slots.iter().enumerate() {
+            let small = memory.io.iter().chain([&memory.io_table, &memory.symbols]);
+            let (arena, small) = (sum(&mut memory.arena.iter()), sum(&mut small.into_iter()));
+            writeln!(f, "slot {index}: arena {arena} bytes; inputs, outputs and tables {small} bytes")?;
+        }
+        Ok(())
     }
 }
 
@@ -455,7 +358,7 @@ impl Ticket {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.slots.iter().flat_map(|slot| &slot.pending).for_each(|pending| self.model.device.drain(pending.last));
+        self.slots.iter().filter_map(|slot| slot.pending).for_each(|value| self.model.device.drain(value));
     }
 }
 
@@ -482,28 +385,6 @@ impl State {
             self.buffer.copy_from(weights, init.offset, init.state_offset, init.bytes)?;
         }
         self.reset = false;
-        Ok(())
-    }
-}
-
-/// The buffer of a port, replaced by a larger one when it is too small.
-fn reserve<'a>(model: &Loaded, buffer: &'a mut Option<Buffer>, desc: &IoDesc, bytes: u64) -> Result<&'a Buffer, Error> {
-    let kind = if desc.output { MemoryKind::Readback } else { MemoryKind::Upload };
-    if buffer.as_ref().is_none_or(|buffer| buffer.bytes() < bytes) {
-        *buffer = None;
-        *buffer = Some(Buffer::new(&model.device, bytes, kind, "an input or output")?);
-    }
-    Ok(buffer.as_ref().expect("just made"))
-}
-
-impl fmt::Display for MemoryReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "weights {:>12} bytes, shared", self.weight_bytes)?;
-        writeln!(f, "state   {:>12} bytes", self.state_bytes)?;
-        for (index, slot) in self.slots.iter().enumerate() {
-            let SlotBytes { arena, io, tables } = slot;
-            writeln!(f, "slot {index}: arena {arena} bytes, inputs and outputs {io}, tables {tables}")?;
-        }
         Ok(())
     }
 }

@@ -16,7 +16,7 @@
 
 use super::size::SizeError;
 use super::walk::Walk;
-use super::{Base, ByteRange, Entry, Plan, PlanKernel, Port, PortKind, Region, Step};
+use super::{Base, ByteRange, Dispatch, Entry, Groups, Plan, PlanKernel, Port, PortKind, Region, Step};
 use std::collections::BTreeSet;
 
 /// Alignment of tensors in chunks, in bytes.
@@ -159,13 +159,29 @@ impl PlanKernel {
     }
 }
 
+impl Step {
+    /// The dispatch, if it is one.
+    pub fn dispatch(&self) -> Option<&Dispatch> {
+        match self {
+            Step::Dispatch(d) => Some(d),
+            Step::Barrier => None,
+        }
+    }
+}
+
 impl Entry {
-    /// True if some dispatch writes the symbol table. Then group counts may come from the device, and barriers order them too.
+    /// True for a barrier that orders group counts, too: a dispatch before it writes the symbol table, and one of those between it and
+    /// the next barrier takes its group counts from there.
+    pub fn orders_groups(&self, barrier: usize) -> bool {
+        let before = self.steps[..barrier].iter().filter_map(Step::dispatch);
+        let after = self.steps[barrier + 1..].iter().map_while(Step::dispatch);
+        let writes = before.flat_map(|d| &d.writes).any(|range| range.region == Region::Symbols);
+        writes && after.into_iter().any(|d| matches!(d.groups, Groups::Table(_)))
+    }
+
+    /// True if some dispatch writes the symbol table.
     pub fn writes_table(&self) -> bool {
-        let mut writes = self.steps.iter().flat_map(|step| match step {
-            Step::Dispatch(d) => d.writes.as_slice(),
-            Step::Barrier => &[],
-        });
+        let mut writes = self.steps.iter().filter_map(Step::dispatch).flat_map(|d| &d.writes);
         writes.any(|range| range.region == Region::Symbols)
     }
 

@@ -55,6 +55,5 @@ pub(super) fn probe(args: &ProbeArgs, console: &mut Console<'_>) -> Result<Outco
 
 fn describe(info: &GpuInfo) -> String {
     let (major, minor, patch) = info.api_version;
-    let driver = format!("{} {}", info.driver, info.driver_info);
-    format!("{}, {}, Vulkan {major}.{minor}.{patch}", info.name, driver.trim())
+    format!("{}, {}, Vulkan {major}.{minor}.{patch}", info.name, info.driver)
 }

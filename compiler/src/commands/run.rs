@@ -148,10 +148,10 @@ fn steps(
         jvc_codegen::plan::Step::Dispatch(d) => Some(&compiled.plan.kernels[d.kernel as usize].name),
         jvc_codegen::plan::Step::Barrier => None,
     });
-    let total: f64 = times.iter().map(|t| t.ns).sum();
-    for (time, kernel) in times.iter().zip(kernels) {
-        let share = 100.0 * time.ns / total.max(1.0);
-        writeln!(console.out, "{:10.1} µs {share:5.1} %  {}  {kernel}", time.ns / 1e3, time.label)?;
+    let total: f64 = times.iter().map(|(_, ns)| ns).sum();
+    for ((label, ns), kernel) in times.iter().zip(kernels) {
+        let share = 100.0 * ns / total.max(1.0);
+        writeln!(console.out, "{:10.1} µs {share:5.1} %  {label}  {kernel}", ns / 1e3)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A profile of the GPU at hand: what Vulkan tells, with estimates for the rates, which it does not tell.
 
 use super::{CoopShape, DeviceProfile, Features, Limits, Rates};
-use jvc_runtime::{GpuInfo, GpuKind};
+use jvc_runtime::{Cooperative, GpuInfo, GpuKind};
 use std::fmt::Write;
 
 /// The profile of a device. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
@@ -10,14 +10,14 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
     let (low, high) = info.limits.subgroup_range;
     DeviceProfile {
         name: profile_name(&info.name),
-        description: format!("{} ({} {})", info.name, info.driver, info.driver_info).trim().to_string(),
+        description: format!("{} ({})", info.name, info.driver),
         aliases: vec![],
         limits: Limits {
             max_workgroup_invocations: info.limits.max_workgroup,
             shared_bytes_per_workgroup: info.limits.shared_bytes,
             push_constant_bytes: info.limits.push_bytes,
             max_groups_x: info.limits.max_workgroup_count[0],
-            max_allocation_bytes: allocation_bytes(info),
+            max_allocation_bytes: info.limits.max_allocation_bytes,
             subgroup_size: if low == high { info.limits.subgroup } else { 0 },
             min_storage_alignment_bytes: info.limits.min_storage_offset_alignment as u32,
         },
@@ -34,14 +34,6 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
     }
 }
 
-/// An allocation is useful up to the size of a buffer; 0 stands for "not told".
-fn allocation_bytes(info: &GpuInfo) -> u64 {
-    match info.limits.max_buffer_bytes {
-        0 => info.limits.max_allocation_bytes,
-        buffer => info.limits.max_allocation_bytes.min(buffer),
-    }
-}
-
 fn profile_name(device: &str) -> String {
     let word = device.split('(').next().unwrap_or("").trim().to_lowercase();
     let dashed: String = word.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -51,10 +43,15 @@ fn profile_name(device: &str) -> String {
 
 fn cooperative(info: &GpuInfo) -> Vec<CoopShape> {
     let float = |t: &str| t == "f16" || t == "bf16" || t == "f32";
-    let usable = info.cooperative.iter().filter(|s| s.a == s.b && s.c == s.result && float(s.a) && float(s.result));
-    usable
-        .map(|s| CoopShape { m: s.m, n: s.n, k: s.k, operand: s.a.to_string(), result: s.result.to_string() })
-        .collect()
+    let usable = info.cooperative.iter().filter(|s| float(s.operand) && float(s.accumulator));
+    let shape = |s: &Cooperative<'_>| CoopShape {
+        m: s.m,
+        n: s.n,
+        k: s.k,
+        operand: s.operand.to_string(),
+        result: s.accumulator.to_string(),
+    };
+    usable.map(shape).collect()
 }
 
 /// Rates of a bundled profile whose name occurs in the device's, else of the kind.

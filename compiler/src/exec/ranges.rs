@@ -11,7 +11,7 @@
 use super::{Call, ExecError, Value, cooperative, kernel_desc, requirements};
 use crate::pipeline::Compiled;
 use crate::plan::weights::WeightTable;
-use jvc_codegen::plan::{Base, ByteRange, Dispatch, Entry, Groups, Plan, Region, Step};
+use jvc_codegen::plan::{Base, ByteRange, Dispatch, Entry, Groups, Plan, PlanKernel, Region, Step};
 use jvc_runtime as rt;
 use std::fmt;
 use std::ops::Range;
@@ -80,7 +80,8 @@ pub fn check_ranges(
 ) -> Result<RangeReport, ExecError> {
     let plan = &compiled.plan;
     let entry = &plan.entries[entry];
-    let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().map(kernel_desc).collect();
+    let code: Vec<Vec<u8>> = plan.kernels.iter().map(PlanKernel::spirv_bytes).collect();
+    let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().zip(&code).map(kernel_desc).collect();
     let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
     let desc = rt::ProgramDesc {
         name: &plan.name,
@@ -204,7 +205,7 @@ impl Copy {
     }
 
     fn buffer(&self) -> &rt::Buffer {
-        self.access.arena(0, 0).expect("a copy is one arena chunk")
+        self.access.buffer(0, rt::Base::Arena(0)).expect("a copy is one arena chunk")
     }
 
     fn upload(&self, span: Range<usize>) -> Result<(), ExecError> {

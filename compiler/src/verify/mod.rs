@@ -28,6 +28,7 @@ use crate::report::Diagnostic;
 use cases::CaseIndex;
 pub use cases::Flags;
 use jvc_codegen::plan::Step;
+use jvc_lab::{Lab, Validation};
 use jvc_runtime as rt;
 use references::{References, Set};
 use std::collections::BTreeMap;
@@ -64,6 +65,9 @@ pub enum VerifyError {
     /// No device.
     #[error(transparent)]
     Runtime(#[from] rt::Error),
+    /// No device with the validation layer.
+    #[error(transparent)]
+    Validation(#[from] jvc_lab::LabError),
     /// A path that does not exist.
     #[error("cannot read {}: {source}", path.display())]
     Io {
@@ -146,6 +150,8 @@ pub fn verify(request: &Request, each: &mut dyn FnMut(usize, usize, &FileReport)
 struct Runner<'r> {
     request: &'r Request,
     gpu: rt::Gpu,
+    /// Where the device comes from, under validation; after what uses it.
+    lab: Option<Lab>,
     device: DeviceProfile,
 }
 
@@ -154,9 +160,9 @@ type Verdict<T> = Result<T, Status>;
 
 impl<'r> Runner<'r> {
     fn open(request: &'r Request) -> Result<Runner<'r>, VerifyError> {
-        let gpu = open_gpu(request)?;
+        let (gpu, lab) = open_gpu(request)?;
         let device = request.device.clone().unwrap_or_else(|| device::of_gpu(gpu.info()));
-        Ok(Runner { request, gpu, device })
+        Ok(Runner { request, gpu, lab, device })
     }
 
     fn verify_file(&mut self, target: &Target, report: &mut FileReport) -> Result<(), VerifyError> {
@@ -171,18 +177,16 @@ impl<'r> Runner<'r> {
             Ok(Err(status)) => status,
             Err(panic) => Status::Fail(format!("the compiler failed: {}", panic_text(&*panic))),
         };
-        if self.request.validate {
-            self.check_validation(report);
-        }
+        self.check_validation(report);
         if report.device_lost {
-            self.gpu = open_gpu(self.request)?;
+            (self.gpu, self.lab) = open_gpu(self.request)?;
         }
         Ok(())
     }
 
     /// The validation layer's messages since the device was opened fail the file during which they came; a new device starts anew.
     fn check_validation(&mut self, report: &mut FileReport) {
-        let messages = self.gpu.validation().messages();
+        let messages = self.lab.as_ref().map_or_else(Vec::new, |lab| lab.log().messages());
         if let Some(first) = messages.first() {
             report.status = Status::Fail(format!("{} validation messages, the first: {first}", messages.len()));
             report.device_lost = true;
@@ -312,9 +316,15 @@ fn sizes(input: &Value) -> Vec<i64> {
     }
 }
 
-fn open_gpu(request: &Request) -> Result<rt::Gpu, VerifyError> {
-    let validation = request.validate.then(rt::Validation::default);
-    Ok(rt::Gpu::open_with(&request.gpu, &rt::Options { validation, ..rt::Options::default() })?)
+/// The device: the runtime's own, or one under the validation layer.
+fn open_gpu(request: &Request) -> Result<(rt::Gpu, Option<Lab>), VerifyError> {
+    let gpu = rt::Gpu::open(&request.gpu)?;
+    if !request.validate {
+        return Ok((gpu, None));
+    }
+    let options = jvc_lab::Options { validation: Some(Validation::default()), ..jvc_lab::Options::default() };
+    let lab = Lab::open(gpu.info(), &options)?;
+    Ok((lab.gpu().clone(), Some(lab)))
 }
 
 /// Diagnostics that say "not supported" are no failures; one that contradicts the export is.

@@ -4,9 +4,10 @@ use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::host::{HostBuffer, Memory};
 use jvc_kernels::spec::{Extent, Grid, Int64, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, Target};
 use jvc_kernels::{Limits, build, constraints, reference};
+use jvc_lab::{Bound, Lab, LabError, Options, Validation};
 use jvc_runtime::{
-    Base, Bound, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, Options, ProgramDesc, Region, Requirements,
-    Select, Spirv, Validation, WeightSource, WeightsDesc,
+    Base, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, ProgramDesc, Requirements, Select, WeightSource,
+    WeightsDesc,
 };
 use std::sync::OnceLock;
 
@@ -32,17 +33,27 @@ const GUARD_BYTE: u8 = 0xa5;
 /// The GPU, under the validation layer where that is installed; or none: then the test says that it is skipped.
 #[allow(clippy::print_stderr, reason = "a skipped test must be seen")]
 pub(crate) fn gpu(test: &str) -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = |validation| Gpu::open_with(&Select::Auto, &Options { validation, ..Options::default() });
-    let without = |e| {
-        eprintln!("no validation layer: {e}");
-        open(None)
-    };
-    let gpu = GPU.get_or_init(|| open(Some(Validation { sync: true })).or_else(without).ok()).clone();
-    if gpu.is_none() {
+    let lab = lab();
+    if lab.is_none() {
         eprintln!("SKIPPED {test}: no Vulkan device");
     }
-    gpu
+    lab.map(|lab| lab.gpu().clone())
+}
+
+/// The device that all tests share, as an application owns it: kernels in bindings form are not the runtime's.
+#[allow(clippy::print_stderr, reason = "a missing layer must be seen")]
+fn lab() -> Option<&'static Lab> {
+    static LAB: OnceLock<Option<Lab>> = OnceLock::new();
+    let open = || {
+        let info = Gpu::open(&Select::Auto).ok()?.info().clone();
+        let validated = Options { validation: Some(Validation { sync: true }), ..Options::default() };
+        let without = |e: LabError| {
+            eprintln!("no validation layer: {e}");
+            Lab::open(&info, &Options::default())
+        };
+        Lab::open(&info, &validated).or_else(without).ok()
+    };
+    LAB.get_or_init(open).as_ref()
 }
 
 /// What the templates may ask of it.
@@ -64,8 +75,8 @@ pub(crate) fn limits(gpu: &Gpu) -> Limits {
 
 /// Its cooperative matrices with f32 sums, where the driver has one subgroup size.
 fn fragments(info: &jvc_runtime::GpuInfo) -> Vec<(u32, u32, u32, DType)> {
-    let summed = info.cooperative.iter().filter(|s| s.a == s.b && s.c == "f32" && s.result == "f32");
-    summed.filter_map(|s| Some((s.m, s.n, s.k, DType::parse(s.a)?))).collect()
+    let summed = info.cooperative.iter().filter(|s| s.accumulator == "f32");
+    summed.filter_map(|s| Some((s.m, s.n, s.k, DType::parse(s.operand)?))).collect()
 }
 
 /// Workgroups of a grid for these symbols, folded as the recorder does.
@@ -100,17 +111,18 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
     let symbolic = !memory.symbols.is_empty();
     let bound = form == InterfaceForm::Bindings;
     let n_operands = memory.operands.len() + usize::from(bound && symbolic);
-    let desc = KernelDesc {
-        name: "kernel",
-        code: Spirv::Words(&kernel.words),
-        n_bases: if bound { 0 } else { n_bases },
-        n_operands: n_operands as u8,
-        subgroup: kernel.needs.subgroup,
-    };
+    let code: Vec<u8> = kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let subgroup = kernel.needs.subgroup;
+    let desc = KernelDesc { name: "kernel", code: &code, n_bases, n_operands: n_operands as u8, subgroup };
+    let bound = bound.then(|| {
+        let lab = lab().expect("the device is the lab's");
+        let bound = lab.bound_kernel(&kernel.words, n_operands as u32, subgroup);
+        (lab, bound.expect("the kernel makes a pipeline"))
+    });
     let program = ProgramDesc {
         name: "test",
         requirements: Requirements::NONE,
-        kernels: &[desc],
+        kernels: if bound.is_some() { &[] } else { &[desc] },
         weights: WeightsDesc::default(),
     };
     let model = Model::load(gpu, &program, WeightSource::None, &CacheDir::None).expect("the kernel makes a pipeline");
@@ -125,21 +137,18 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
         .iter()
         .zip(&offsets)
         .map(|(o, &at)| Bound {
-            region: Region::Arena(0),
+            base: Base::Arena(0),
             offset: at as u64,
             // An empty range cannot be bound; the guard stands in, and is checked.
             bytes: o.bytes.len().next_multiple_of(16).max(16) as u64,
         })
         .collect();
     if symbolic {
-        ranges.push(Bound { region: Region::Symbols, offset: 0, bytes: memory.symbols.len() as u64 * 4 });
+        ranges.push(Bound { base: Base::Symbols, offset: 0, bytes: memory.symbols.len() as u64 * 4 });
     }
-    let record = |r: &mut jvc_runtime::Recorder<'_>| {
-        if bound {
-            r.dispatch_bound(0, &ranges, groups);
-        } else {
-            r.dispatch(0, &bases, &units, groups);
-        }
+    let record = |r: &mut jvc_runtime::Recorder<'_>| match &bound {
+        Some((lab, kernel)) => lab.dispatch(r, kernel, &ranges, groups),
+        None => r.dispatch(0, &bases, &units, groups),
     };
     let entry = EntryDesc {
         name: "main",
@@ -151,10 +160,14 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
         record: &record,
     };
     let mut session = model.session(&entry).expect("the step records");
-    session.arena(0, 0).expect("the entry has an arena").write(0, &image).expect("the arena takes its image");
+    session
+        .buffer(0, Base::Arena(0))
+        .expect("the entry has an arena")
+        .write(0, &image)
+        .expect("the arena takes its image");
     session.run(&memory.symbols, &[], &mut []).expect("the kernel runs");
     let mut after = vec![0; arena_bytes];
-    session.arena(0, 0).expect("the entry has an arena").read(0, &mut after).expect("the arena is read");
+    session.buffer(0, Base::Arena(0)).expect("the entry has an arena").read(0, &mut after).expect("the arena is read");
     let mut result = memory.clone();
     for (operand, &at) in result.operands.iter_mut().zip(&offsets) {
         let end = at + operand.bytes.len();
@@ -163,7 +176,8 @@ pub(crate) fn run(gpu: &Gpu, kernel: &Kernel, form: InterfaceForm, n_bases: u8, 
     }
     let touched = after.iter().zip(&image).position(|(a, b)| a != b);
     assert_eq!(touched, None, "a byte outside the operands was written (operands at {offsets:?})");
-    assert_eq!(gpu.validation().messages(), Vec::<String>::new(), "the validation layer has something to say");
+    let messages = lab().map_or_else(Vec::new, |lab| lab.log().messages());
+    assert_eq!(messages, Vec::<String>::new(), "the validation layer has something to say");
     result
 }
 

@@ -71,7 +71,8 @@ fn a_borrowed_device_runs_and_survives() {
                 assert_eq!(run(&mut session, &x), doubled(&x));
             }
         });
-        let float16 = Requirements { float16: true, ..Requirements::NONE }.check(gpu.info());
+        let features = Features { float16: true, ..Features::NONE };
+        let float16 = Requirements { features, ..Requirements::NONE }.check(gpu.info());
         assert!(float16.is_err(), "a feature that the application did not enable is not there");
     }
     let error = lend(&app, Features::default(), None).err();

@@ -1,17 +1,17 @@
 //! A lost device: a typed error that names the step, again and again, and destructors that do not mind.
 
 use crate::support::*;
+use jvc_lab::Lab;
 use jvc_runtime::*;
 
-fn faulty(submission: u64) -> Gpu {
-    let options = Options { fault: Some(Fault { submission }), ..Options::default() };
-    Gpu::open_with(&Select::Auto, &options).expect("tests need a Vulkan driver")
+fn faulty(lost_at: u64) -> Lab {
+    lab(jvc_lab::Options { lost_at: Some(lost_at), ..jvc_lab::Options::default() })
 }
 
 #[test]
 fn a_loss_names_its_steps_and_sticks() {
-    let gpu = faulty(2);
-    let model = model(&gpu);
+    let lab = faulty(2);
+    let (gpu, model) = (lab.gpu(), model(lab.gpu()));
     let mut session = model.session(&entry(&double)).expect("a session");
     let x = floats(100, 1);
     assert_eq!(run(&mut session, &x), doubled(&x));
@@ -19,34 +19,30 @@ fn a_loss_names_its_steps_and_sticks() {
     let lost = Error::DeviceLost { step: "steps 0 to 2 of main (load x to store y)".to_owned() };
     assert_eq!(try_run(&mut session, &x), Err(lost.clone()));
     assert_eq!(try_run(&mut session, &x), Err(lost.clone()));
-    assert_eq!(session.poison_arena(), Err(lost.clone()));
+    let arena = session.buffer(0, Base::Arena(0)).expect("a chunk");
+    assert_eq!(arena.fill(0), Err(lost.clone()));
     assert_eq!(model.session(&entry(&double)).err(), Some(lost.clone()));
-    let reloaded = Model::load(&gpu, &program(KERNELS), WeightSource::None, &CacheDir::None);
+    let reloaded = Model::load(gpu, &program(KERNELS), WeightSource::None, &CacheDir::None);
     assert_eq!(reloaded.err(), Some(lost));
 }
 
 #[test]
-fn a_loss_between_submissions_names_the_steps_of_the_one_that_failed() {
-    let split = |r: &mut Recorder<'_>| {
-        load(r);
-        r.barrier();
-        r.split();
-        add_to_second(r);
-        r.barrier();
-        r.split();
-        store_second(r);
-    };
-    let model = model(&faulty(4));
-    let mut session = model.session(&entry(&split)).expect("a session");
+fn a_traced_loss_names_its_step() {
+    let lab = faulty(2);
+    let options = SessionOptions { trace_steps: true, ..SessionOptions::default() };
+    let mut session = model(lab.gpu()).session_with(&entry(&double), &options).expect("a session");
     let x = floats(100, 1);
     assert_eq!(run(&mut session, &x), doubled(&x));
-    let lost = Error::DeviceLost { step: "step 1 of main (add x x)".to_owned() };
+    assert_eq!(run(&mut session, &x), doubled(&x));
+    // The submission was refused as a whole: no step is done.
+    let lost = Error::DeviceLost { step: "step 0 of main (load x)".to_owned() };
     assert_eq!(try_run(&mut session, &x), Err(lost));
 }
 
 #[test]
 fn a_loss_with_runs_in_flight_drops_without_panic() {
-    let model = model(&faulty(3));
+    let lab = faulty(3);
+    let model = model(lab.gpu());
     let options = SessionOptions { n_slots: 4, ..SessionOptions::default() };
     let mut session = model.session_with(&entry(&double), &options).expect("a session");
     let x = bytes(&floats(MAX, 1));

@@ -65,14 +65,15 @@ fn weights_arrive_from_bytes_files_and_functions() {
 
 #[test]
 fn weights_arrive_through_staging_buffers() {
-    let gpu = Gpu::open_with(&Select::Auto, &Options { staged_weights: true, ..Options::default() }).expect("a driver");
+    let lab = lab(jvc_lab::Options { without_mapped: true, ..jvc_lab::Options::default() });
+    let gpu = lab.gpu();
     let payload = payload();
     let hash = content_hash(&payload);
     let mut file = weight_file(&payload);
-    check_weights(&load_with(&gpu, hash, WeightSource::Bytes(&file)).expect("bytes"), &payload);
+    check_weights(&load_with(gpu, hash, WeightSource::Bytes(&file)).expect("bytes"), &payload);
     *file.last_mut().expect("a payload") ^= 1;
-    let damaged = load_with(&gpu, hash, WeightSource::Bytes(&file)).err();
-    assert!(matches!(damaged, Some(Error::Weights(WeightsError::Corrupt { .. }))), "{damaged:?}");
+    let damaged = load_with(gpu, hash, WeightSource::Bytes(&file)).err();
+    assert!(matches!(damaged, Some(Error::Weights { fault: WeightsFault::Corrupt, .. })), "{damaged:?}");
 }
 
 #[test]
@@ -81,32 +82,32 @@ fn weight_files_that_are_not_the_program_s_are_refused() {
     let payload = payload();
     let hash = content_hash(&payload);
     let file = weight_file(&payload);
-    let refuse = |file: &[u8]| match load_with(&gpu, hash, WeightSource::Bytes(file)) {
-        Err(Error::Weights(error)) => error,
+    let refuse = |source: WeightSource<'_>| match load_with(&gpu, hash, source) {
+        Err(Error::Weights { fault, need, got }) => (fault, need, got),
         other => panic!("not refused: {:?}", other.err()),
     };
-    assert_eq!(refuse(b""), WeightsError::NotWeights);
-    assert_eq!(refuse(&payload[..64]), WeightsError::NotWeights);
+    let refuse_bytes = |file: &[u8]| refuse(WeightSource::Bytes(file));
+    let is = |fault, need: &dyn ToString, got: &dyn ToString| (fault, need.to_string(), got.to_string());
+    assert_eq!(refuse_bytes(b""), is(WeightsFault::Format, &"JVCW version 1", &""));
+    assert_eq!(refuse_bytes(&payload[..64]).0, WeightsFault::Format);
     let need = payload.len() as u64;
-    assert_eq!(refuse(&file[..file.len() - 1]), WeightsError::Size { need, got: need - 1 });
-    assert_eq!(refuse(&[&file[..], &[0]].concat()), WeightsError::Size { need, got: need + 1 });
+    assert_eq!(refuse_bytes(&file[..file.len() - 1]), is(WeightsFault::Size, &need, &(need - 1)));
+    assert_eq!(refuse_bytes(&[&file[..], &[0]].concat()), is(WeightsFault::Size, &need, &(need + 1)));
     let mut newer = file.clone();
     newer[4] = 2;
-    assert_eq!(refuse(&newer), WeightsError::Version { found: 2, supported: 1 });
+    assert_eq!(refuse_bytes(&newer), is(WeightsFault::Format, &"JVCW version 1", &"JVCW\\x02\\x00\\x00\\x00"));
     let other = weight_file(&payload.iter().rev().copied().collect::<Vec<u8>>());
-    assert!(matches!(refuse(&other), WeightsError::Foreign { need, .. } if need == hash));
+    let (fault, needed, _) = refuse_bytes(&other);
+    assert_eq!((fault, needed), (WeightsFault::Foreign, format!("{hash:016x}")));
     for at in [64, 64 + 256, 64 + (1 << 20), file.len() - 1] {
         let mut flipped = file.clone();
         flipped[at] ^= 0x80;
-        assert!(
-            matches!(refuse(&flipped), WeightsError::Corrupt { need, got } if need == hash && got != hash),
-            "byte {at}"
-        );
+        let (fault, need, got) = refuse_bytes(&flipped);
+        assert_eq!((fault, &need), (WeightsFault::Corrupt, &format!("{hash:016x}")), "byte {at}");
+        assert_ne!(need, got, "byte {at}");
     }
-    let missing = load_with(&gpu, hash, WeightSource::Path("/nowhere/weights.bin".as_ref())).err();
-    assert!(matches!(missing, Some(Error::Weights(WeightsError::Io { .. }))), "{missing:?}");
-    let none = load_with(&gpu, hash, WeightSource::None).err();
-    assert_eq!(none, Some(Error::Weights(WeightsError::Size { need, got: 0 })));
+    assert_eq!(refuse(WeightSource::Path("/nowhere/weights.bin".as_ref())).0, WeightsFault::Unreadable);
+    assert_eq!(refuse(WeightSource::None), is(WeightsFault::Size, &need, &0));
 }
 
 #[test]
@@ -129,19 +130,16 @@ fn what_the_device_lacks_is_named_with_need_and_fact() {
     assert!(refuse(Requirements { max_allocation_bytes, ..Requirements::NONE }).contains("one allocation"));
     let mut poor = gpu.info().clone();
     poor.features.float16 = false;
-    let error = Requirements { float16: true, ..Requirements::NONE }.check(&poor).expect_err("no f16");
+    let features = Features { float16: true, ..Features::NONE };
+    let error = Requirements { features, ..Requirements::NONE }.check(&poor).expect_err("no f16");
     assert_eq!(error.to_string(), "this GPU has no 16-bit floats, which the program needs");
 }
 
 #[test]
 fn shapes_that_the_device_has_are_accepted() {
     let gpu = open();
-    let supported = gpu.info().cooperative.iter().filter(|shape| shape.a == shape.b && shape.c == shape.result);
-    for shape in supported {
-        let (m, n, k) = (shape.m, shape.n, shape.k);
-        let shape = [Cooperative { m, n, k, operand: shape.a, accumulator: shape.c }];
-        Requirements { cooperative: &shape, ..Requirements::NONE }.check(gpu.info()).expect("a shape of the table");
-    }
+    let all = Requirements { cooperative: &gpu.info().cooperative, ..Requirements::NONE };
+    all.check(gpu.info()).expect("shapes of the table");
     let subgroup = gpu.info().limits.subgroup;
     Requirements { subgroup, ..Requirements::NONE }.check(gpu.info()).expect("the default size");
 }
@@ -183,4 +181,12 @@ fn the_weight_hash_equals_that_of_the_writer_in_codegen() {
         0x3816_90d7_2246_2cf8,
     ];
     assert_eq!(hashes, known);
+}
+
+#[test]
+fn bytes_are_those_of_the_numbers() {
+    assert_eq!(bytes_of(&[0x0102_0304u32, 5]), [0x0102_0304u32.to_ne_bytes(), 5u32.to_ne_bytes()].concat());
+    let mut floats = [0f32; 2];
+    bytes_of_mut(&mut floats)[4..].copy_from_slice(&1.5f32.to_ne_bytes());
+    assert_eq!(floats, [0.0, 1.5]);
 }

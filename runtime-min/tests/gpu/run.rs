@@ -8,7 +8,7 @@ fn one_recording_serves_every_size() {
     let model = model(&open());
     let mut session = model.session(&entry(&double)).expect("a session");
     for n in [1, 0, 63, 64, 65, MAX, 997, MAX - 1] {
-        session.poison_arena().expect("poison");
+        poison(&session);
         let x = floats(n, n);
         assert_eq!(run(&mut session, &x), doubled(&x), "n = {n}");
     }
@@ -84,7 +84,7 @@ fn repeated_runs_give_the_same_bytes_from_poisoned_arenas() {
     let x = floats(4001, 5);
     let first = run(&mut session, &x);
     for _ in 0..20 {
-        session.poison_arena().expect("poison");
+        poison(&session);
         assert_eq!(run(&mut session, &x), first);
     }
 }
@@ -93,7 +93,7 @@ fn repeated_runs_give_the_same_bytes_from_poisoned_arenas() {
 fn poison_shows_in_what_no_step_wrote() {
     let model = model(&open());
     let mut session = model.session(&entry(&store_second)).expect("a session");
-    session.poison_arena().expect("poison");
+    poison(&session);
     assert!(run(&mut session, &floats(100, 1)).iter().all(|y| y.is_nan()));
 }
 
@@ -171,8 +171,8 @@ fn sessions_of_two_entry_points_share_an_arena() {
     let options = SessionOptions { arenas: Some(arenas), ..SessionOptions::default() };
     let mut sessions = [&first, &second].map(|entry| model.session_with(entry, &options).expect("a session"));
     assert_eq!(
-        sessions[0].arena(0, 0).expect("a chunk").address(),
-        sessions[1].arena(0, 0).expect("a chunk").address()
+        sessions[0].buffer(0, Base::Arena(0)).expect("a chunk").address(),
+        sessions[1].buffer(0, Base::Arena(0)).expect("a chunk").address()
     );
     let inputs = [floats(2000, 1), floats(1500, 2)];
     let tickets: Vec<Ticket> = sessions
@@ -224,21 +224,20 @@ fn thousands_of_steps_are_split_and_stay_in_order() {
 }
 
 #[test]
-fn a_profile_times_each_step_and_leaves_the_results_alone() {
-    let gpu = open();
-    let model = model(&gpu);
-    let entry = entry(&double);
-    let mut session = model.session(&entry).expect("a session");
-    let mut profile = Profile::new(&session, &entry).expect("a profile");
-    let x = floats(MAX, 4);
-    let mut y = vec![0; x.len() * 4];
-    for _ in 0..2 {
-        let times = profile.run(&mut session, &table(MAX), &[&bytes(&x)], &mut [&mut y]).expect("a run");
-        assert_eq!(values(&y), doubled(&x));
-        assert_eq!(times.iter().map(|time| time.label.as_str()).collect::<Vec<_>>(), ["load x", "add x x", "store y"]);
-        assert!(times.iter().all(|time| time.ns > 0.0 && time.ns < 1e10), "{times:?}");
+fn timestamps_time_each_step_and_leave_the_results_alone() {
+    let model = model(&open());
+    let options = SessionOptions { timestamps: true, ..SessionOptions::default() };
+    let mut session = model.session_with(&entry(&double), &options).expect("a session");
+    assert_eq!(session.step_labels(), ["load x", "add x x", "store y"]);
+    for seed in 0..2 {
+        let x = floats(MAX, seed);
+        assert_eq!(run(&mut session, &x), doubled(&x));
+        let times = session.step_ns(0).expect("times");
+        assert_eq!(times.len(), 3);
+        assert!(times.iter().all(|ns| *ns > 0.0 && *ns < 1e10), "{times:?}");
     }
-    assert_eq!(run(&mut session, &floats(7, 7)), doubled(&floats(7, 7)));
+    let plain = model.session(&entry(&double)).expect("a session");
+    assert!(matches!(plain.step_ns(0), Err(Error::Missing { .. })));
 }
 
 #[test]
@@ -250,7 +249,7 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     let mut long = vec![0; MAX as usize * 4 + 4];
     let message = |result: Result<(), Error>| result.expect_err("a mistake").to_string();
     let wrong_table = message(session.run(&[1], &[&x], &mut [&mut y]));
-    assert_eq!(wrong_table, "symbol table of main: got 1, the entry point takes 4 words");
+    assert_eq!(wrong_table, "words of the symbol table of main: got 1, the entry point takes 4");
     assert_eq!(message(session.run(&table(10), &[], &mut [&mut y])), "inputs of main: got 0, the entry point takes 1");
     assert_eq!(message(session.run(&table(10), &[&x], &mut [])), "outputs of main: got 0, the entry point takes 1");
     let too_long = message(session.run(&table(10), &[&x], &mut [&mut long]));
@@ -281,16 +280,15 @@ fn inconsistent_steps_are_errors_of_the_session() {
 }
 
 #[test]
-fn memory_is_reported_per_slot() {
+fn memory_is_printed_per_slot() {
     let model = model(&open());
     let options = SessionOptions { n_slots: 2, ..SessionOptions::default() };
-    let mut session = model.session_with(&entry(&double), &options).expect("a session");
-    run(&mut session, &floats(64, 1));
-    let report = session.memory();
-    let arena = u64::from(MAX * 8).next_multiple_of(256);
-    let slot = |io| SlotBytes { arena, io, tables: 512 };
-    assert_eq!(report, MemoryReport { weight_bytes: 0, state_bytes: 0, slots: vec![slot(512), slot(0)] });
-    assert!(report.to_string().contains(&format!("slot 1: arena {arena} bytes")));
+    let session = model.session_with(&entry(&double), &options).expect("a session");
+    let whole = |bytes: u32| u64::from(bytes).next_multiple_of(256);
+    let (arena, small) = (whole(MAX * 8), 2 * whole(MAX * 4) + 512);
+    let slot = |n| format!("slot {n}: arena {arena} bytes; inputs, outputs and tables {small} bytes\n");
+    let first = "main: weights 0 bytes, shared with other sessions; state 0 bytes\n";
+    assert_eq!(session.to_string(), [first, &slot(0), &slot(1)].concat());
     assert_eq!(entry(&double).memory_bytes(2), 2 * (u64::from(MAX) * 16 + 32));
 }
 

@@ -1,5 +1,6 @@
 //! Test kernels and one small program that several tests run: y = x + x through the arena.
 
+use jvc_lab::Lab;
 use jvc_runtime::*;
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ macro_rules! kernel {
     ($name:literal, $n_bases:literal, $n_operands:literal) => {
         KernelDesc {
             name: $name,
-            code: Spirv::Bytes(include_bytes!(concat!("kernels/", $name, ".spv"))),
+            code: include_bytes!(concat!("kernels/", $name, ".spv")),
             n_bases: $n_bases,
             n_operands: $n_operands,
             subgroup: 0,
@@ -21,7 +22,6 @@ pub(crate) const ADD: u32 = 2;
 pub(crate) const HALVE: u32 = 3;
 pub(crate) const KERNELS: &[KernelDesc<'static>] =
     &[kernel!("load", 3, 2), kernel!("store", 3, 2), kernel!("add", 4, 3), kernel!("halve", 1, 0)];
-pub(crate) const BOUND_KERNELS: &[KernelDesc<'static>] = &[kernel!("bound_add", 0, 4), kernel!("bound_halve", 0, 1)];
 
 /// Elements at the largest size.
 pub(crate) const MAX: u32 = 5000;
@@ -94,6 +94,11 @@ pub(crate) fn open() -> Gpu {
     SHARED.get_or_init(|| Gpu::open(&Select::Auto).expect("tests need a Vulkan driver")).clone()
 }
 
+/// A device of the application's, with something special about it.
+pub(crate) fn lab(options: jvc_lab::Options) -> Lab {
+    Lab::open(open().info(), &options).expect("tests need a Vulkan driver")
+}
+
 pub(crate) fn model(gpu: &Gpu) -> Model {
     Model::load(gpu, &program(KERNELS), WeightSource::None, &CacheDir::None).expect("the test kernels build")
 }
@@ -120,4 +125,9 @@ pub(crate) fn weight_file(payload: &[u8]) -> Vec<u8> {
     file.resize(64, 0);
     file.extend(payload);
     file
+}
+
+/// Fills the first slot's arena with NaNs: a result that changes has read memory that no step of its run wrote.
+pub(crate) fn poison(session: &Session) {
+    session.buffer(0, Base::Arena(0)).expect("a chunk").fill(u32::MAX).expect("a fill");
 }

@@ -1,6 +1,6 @@
 //! Kernels: `.spv` is what runs, `.spvasm` beside it is its text, for review; `plan.txt` has their specs.
 
-use jvc_runtime::{KernelDesc, Spirv};
+use jvc_runtime::KernelDesc;
 
 /// Every kernel, at the index that its constant names.
 pub(crate) static KERNELS: [KernelDesc<'static>; 2] = [
@@ -25,10 +25,10 @@ pub(crate) const MATMUL_1X2X3_7_F32_REGISTERS_2X1_F32_3562A2A7: u32 = 1;
 
 const fn kernel(
     name: &'static str,
-    spirv: &'static [u8],
+    code: &'static [u8],
     n_bases: u8,
     n_operands: u8,
     subgroup: u32,
 ) -> KernelDesc<'static> {
-    KernelDesc { name, code: Spirv::Bytes(spirv), n_bases, n_operands, subgroup }
+    KernelDesc { name, code, n_bases, n_operands, subgroup }
 }

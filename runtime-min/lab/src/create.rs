@@ -1,0 +1,158 @@
+//! Instance, messenger and device.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+use jvc_runtime::GpuInfo;
+
+use crate::{LabError, Validation};
+
+const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
+
+pub(crate) fn instance(entry: &ash::Entry, validation: Option<Validation>) -> Result<ash::Instance, LabError> {
+    let app = vk::ApplicationInfo::default().application_name(c"jvc-lab").api_version(vk::API_VERSION_1_3);
+    let mut extensions: Vec<*const c_char> = Vec::new();
+    let mut info = vk::InstanceCreateInfo::default().application_info(&app);
+    // Without it, the loader hides devices that are not fully conformant (MoltenVK).
+    if extensions_of(entry, None)?.iter().any(|name| name.as_c_str() == ash::khr::portability_enumeration::NAME) {
+        extensions.push(ash::khr::portability_enumeration::NAME.as_ptr());
+        info = info.flags(vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR);
+    }
+    let layers = [LAYER.as_ptr()];
+    let sync = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
+    let mut features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&sync);
+    // Newer layers look at the accesses of shaders only when told so.
+    let mut heuristic = [vk::LayerSettingEXT::default()
+        .layer_name(LAYER)
+        .setting_name(c"syncval_shader_accesses_heuristic")
+        .ty(vk::LayerSettingTypeEXT::BOOL32)
+        .values(&[1, 0, 0, 0])];
+    heuristic[0].value_count = 1;
+    let mut settings = vk::LayerSettingsCreateInfoEXT::default().settings(&heuristic);
+    if let Some(validation) = validation {
+        let offered = extensions_of(entry, Some(LAYER)).map_err(|_| LabError::NoLayer)?;
+        extensions.push(ash::ext::debug_utils::NAME.as_ptr());
+        info = info.enabled_layer_names(&layers);
+        if validation.sync {
+            extensions.push(ash::ext::validation_features::NAME.as_ptr());
+            info = info.push_next(&mut features);
+        }
+        if validation.sync && offered.iter().any(|name| name.as_c_str() == ash::ext::layer_settings::NAME) {
+            extensions.push(ash::ext::layer_settings::NAME.as_ptr());
+            info = info.push_next(&mut settings);
+        }
+    }
+    let info = info.enabled_extension_names(&extensions);
+    // SAFETY: names and chain live until the call returns.
+    Ok(unsafe { entry.create_instance(&info, None) }?)
+}
+
+fn extensions_of(entry: &ash::Entry, layer: Option<&CStr>) -> Result<Vec<CString>, vk::Result> {
+    // SAFETY: a plain query.
+    let found = unsafe { entry.enumerate_instance_extension_properties(layer) }?;
+    Ok(found.iter().filter_map(|extension| extension.extension_name_as_c_str().ok().map(CStr::to_owned)).collect())
+}
+
+pub(crate) fn messenger(
+    entry: &ash::Entry,
+    instance: &ash::Instance,
+    log: &Arc<Mutex<Vec<String>>>,
+) -> Result<(ash::ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT), vk::Result> {
+    use vk::{DebugUtilsMessageSeverityFlagsEXT as Severity, DebugUtilsMessageTypeFlagsEXT as Type};
+    let info = vk::DebugUtilsMessengerCreateInfoEXT::default()
+        .message_severity(Severity::ERROR | Severity::WARNING)
+        .message_type(Type::VALIDATION)
+        .pfn_user_callback(Some(on_message))
+        // An instance that is never destroyed keeps its log.
+        .user_data(Arc::into_raw(Arc::clone(log)).cast_mut().cast());
+    let api = ash::ext::debug_utils::Instance::new(entry, instance);
+    // SAFETY: the extension is enabled; the log has a reference that is never given back.
+    let handle = unsafe { api.create_debug_utils_messenger(&info, None) }?;
+    Ok((api, handle))
+}
+
+unsafe extern "system" fn on_message(
+    _severity: vk::DebugUtilsMessageSeverityFlagsEXT,
+    _ty: vk::DebugUtilsMessageTypeFlagsEXT,
+    data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
+    user: *mut c_void,
+) -> vk::Bool32 {
+    // SAFETY: the layer passes valid data, and `user` is the log that `messenger` registered.
+    let (message, log) = unsafe { ((*data).message_as_c_str(), &*user.cast::<Mutex<Vec<String>>>().cast_const()) };
+    let text = message.map_or_else(String::new, |text| text.to_string_lossy().into_owned());
+    log.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    vk::FALSE
+}
+
+pub(crate) fn compute_family(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<u32, LabError> {
+    // SAFETY: `physical` belongs to the instance.
+    let families = unsafe { instance.get_physical_device_queue_family_properties(physical) };
+    let found = (0..).zip(&families).find(|(_, family)| family.queue_flags.contains(vk::QueueFlags::COMPUTE));
+    found.map(|(index, _)| index).ok_or_else(|| LabError::Vulkan("no compute queue".to_owned()))
+}
+
+/// VkPhysicalDeviceShaderBfloat16FeaturesKHR, newer than the bindings' headers.
+#[repr(C)]
+struct Bfloat16Features {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    ty: vk::Bool32,
+    dot_product: vk::Bool32,
+    cooperative_matrix: vk::Bool32,
+}
+
+// SAFETY: the layout is that of the C struct, which is allowed in the chain.
+unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
+
+/// A device with every feature that the runtime knows and this device has.
+pub(crate) fn device(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    info: &GpuInfo,
+    family: u32,
+) -> Result<ash::Device, vk::Result> {
+    let have = &info.features;
+    let core = vk::PhysicalDeviceFeatures::default()
+        .shader_int16(have.int16)
+        .shader_int64(have.int64)
+        .shader_float64(have.float64);
+    let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(have.int16 || have.float16);
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+        .buffer_device_address(true)
+        .timeline_semaphore(true)
+        .storage_buffer8_bit_access(have.int8)
+        .shader_int8(have.int8)
+        .shader_float16(have.float16)
+        .shader_subgroup_extended_types(have.subgroup_extended_types)
+        .vulkan_memory_model(have.memory_model)
+        .vulkan_memory_model_device_scope(have.memory_model);
+    let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default()
+        .subgroup_size_control(have.subgroup_size_control)
+        .compute_full_subgroups(have.full_subgroups);
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    let s_type = vk::StructureType::from_raw(1_000_141_000);
+    let p_next = std::ptr::null_mut();
+    let mut bf16 = Bfloat16Features { s_type, p_next, ty: 1, dot_product: 0, cooperative_matrix: 1 };
+    let queue = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
+    let create = vk::DeviceCreateInfo::default().queue_create_infos(&queue).enabled_features(&core);
+    let mut create = create.push_next(&mut v11).push_next(&mut v12);
+    let mut extensions = Vec::new();
+    if have.subgroup_size_control {
+        create = create.push_next(&mut control);
+        if info.api_version < (1, 3, 0) {
+            extensions.push(ash::ext::subgroup_size_control::NAME.as_ptr());
+        }
+    }
+    if have.cooperative_matrix {
+        create = create.push_next(&mut matrices);
+        extensions.push(ash::khr::cooperative_matrix::NAME.as_ptr());
+    }
+    if have.bfloat16 {
+        create = create.push_next(&mut bf16);
+        extensions.push(c"VK_KHR_shader_bfloat16".as_ptr());
+    }
+    let create = create.enabled_extension_names(&extensions);
+    // SAFETY: every feature and extension named was reported by the device; the chain lives until the call returns.
+    unsafe { instance.create_device(physical, &create, None) }
+}

@@ -1,0 +1,148 @@
+//! A Vulkan device as an application would own it, lent to the runtime: what tests and `jvc verify --validate` need and no generated
+//! crate ships.
+//!
+//! - The validation layer, its messages kept as text ([`Options::validation`]).
+//! - Kernels in bindings form, one storage buffer per operand, recorded among the runtime's own steps ([`Lab::bound_kernel`]):
+//!   synchronisation validation does not see through addresses.
+//! - A device that is not what it seems ([`Options::lost_at`], [`Options::without_mapped`]).
+
+#![allow(unsafe_code, reason = "Vulkan is called here; each block says why it is sound")]
+
+mod bound;
+mod create;
+mod tamper;
+
+pub use bound::{Bound, BoundKernel};
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+use ash::vk::Handle as _;
+use jvc_runtime::{BorrowedDevice, Gpu, GpuInfo};
+
+/// Why there is no such device.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The validation layer was asked for and is not installed.
+    #[error("VK_LAYER_KHRONOS_validation is not installed")]
+    NoLayer,
+    /// A Vulkan call failed, or there is no loader.
+    #[error("{0}")]
+    Vulkan(String),
+    /// The runtime does not take the device.
+    #[error(transparent)]
+    Runtime(#[from] jvc_runtime::Error),
+}
+
+impl From<vk::Result> for LabError {
+    fn from(code: vk::Result) -> LabError {
+        LabError::Vulkan(format!("Vulkan: {code:?}"))
+    }
+}
+
+/// Asks for the validation layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Validation {
+    /// Also finds missing barriers. It sees the accesses of kernels in bindings form only.
+    pub sync: bool,
+}
+
+/// What is special about the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Starts the validation layer.
+    pub validation: Option<Validation>,
+    /// The queue submission, counted from 0, that loses the device instead of running, when all before it have finished.
+    pub lost_at: Option<u64>,
+    /// The host does not see device-local memory.
+    pub without_mapped: bool,
+}
+
+/// What the validation layer said so far. Outlives the device, so that it also holds what the device's destruction brought up.
+#[derive(Debug, Clone, Default)]
+pub struct ValidationLog(Arc<Mutex<Vec<String>>>);
+
+impl ValidationLog {
+    /// Errors and warnings, in order.
+    pub fn messages(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The device. Destroyed when it is dropped after everything that was made from its [`Gpu`]; otherwise it is left alive for these.
+pub struct Lab {
+    gpu: Option<Gpu>,
+    /// The runtime's device holds the other reference.
+    queue_lock: Arc<Mutex<()>>,
+    bound: Mutex<bound::Objects>,
+    device: ash::Device,
+    messenger: Option<(ash::ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
+    instance: ash::Instance,
+    _entry: ash::Entry,
+    log: ValidationLog,
+}
+
+impl Lab {
+    /// Opens a device that [`Gpu::list`] describes, and lends it to the runtime.
+    ///
+    /// # Errors
+    /// No validation layer, or a call that failed.
+    pub fn open(info: &GpuInfo, options: &Options) -> Result<Lab, LabError> {
+        // SAFETY: loads the system's Vulkan loader, which is a well-behaved library.
+        let entry = unsafe { ash::Entry::load() }.map_err(|error| LabError::Vulkan(error.to_string()))?;
+        let instance = create::instance(&entry, options.validation)?;
+        let log = ValidationLog::default();
+        let messenger = options.validation.map(|_| create::messenger(&entry, &instance, &log.0)).transpose()?;
+        // SAFETY: a plain query.
+        let physical = unsafe { instance.enumerate_physical_devices() }?;
+        let physical = *physical.get(info.index).ok_or_else(|| LabError::Vulkan("the device is gone".to_owned()))?;
+        let family = create::compute_family(&instance, physical)?;
+        let device = create::device(&instance, physical, info, family)?;
+        // SAFETY: the device was created with one queue of this family.
+        let queue = unsafe { device.get_device_queue(family, 0) };
+        let queue_lock = Arc::new(Mutex::new(()));
+        let plain = entry.static_fn().get_instance_proc_addr as *const c_void;
+        let tampered = tamper::register(&entry, &instance, &device, (physical, queue), options);
+        let borrowed = BorrowedDevice {
+            get_instance_proc_addr: if tampered { tamper::GET_INSTANCE_PROC_ADDR as *const c_void } else { plain },
+            instance: instance.handle().as_raw(),
+            physical_device: physical.as_raw(),
+            device: device.handle().as_raw(),
+            queue: queue.as_raw(),
+            queue_family: family,
+            enabled: info.features,
+            queue_lock: Some(Arc::clone(&queue_lock)),
+        };
+        // SAFETY: the handles belong together, `drop` keeps them alive as long as the runtime uses them, and `create` has enabled all
+        // features.
+        let gpu = Some(unsafe { Gpu::borrow(borrowed) }?);
+        Ok(Lab { gpu, queue_lock, bound: Mutex::default(), device, messenger, instance, _entry: entry, log })
+    }
+
+    /// The device, as the runtime sees it.
+    pub fn gpu(&self) -> &Gpu {
+        self.gpu.as_ref().expect("it is there until the drop")
+    }
+
+    /// Messages of the validation layer; empty without it.
+    pub fn log(&self) -> ValidationLog {
+        self.log.clone()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.gpu = None;
+        if Arc::strong_count(&self.queue_lock) > 1 {
+            return;
+        }
+        // SAFETY: the runtime has let go of the device, so that nothing made from it is left; ours goes in order.
+        unsafe {
+            self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).destroy(&self.device);
+            self.device.destroy_device(None);
+            self.messenger.iter().for_each(|(api, handle)| api.destroy_debug_utils_messenger(*handle, None));
+            self.instance.destroy_instance(None);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The device's queue and timeline: submissions, waits, one-time commands, and the loss of the device.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ash::vk;
+use ash::vk::{AccessFlags, PipelineStageFlags};
+
+use crate::error::{Error, Named as _};
+use crate::info::GpuInfo;
+use crate::instance::Instance;
+
+pub(crate) struct Device {
+    pub(crate) raw: ash::Device,
+    pub(crate) info: GpuInfo,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) timeline: vk::Semaphore,
+    family: u32,
+    queue: Mutex<Queue>,
+    /// The error of the loss: sticky.
+    lost: Mutex<Option<Error>>,
+    owned: bool,
+    _instance: Arc<Instance>,
+}
+
+struct Queue {
+    handle: vk::Queue,
+    app_lock: Option<Arc<Mutex<()>>>,
+    /// Timeline value that the latest submission signals.
+    value: u64,
+}
+
+impl Device {
+    pub(crate) fn share(
+        instance: Arc<Instance>,
+        (physical, info): (vk::PhysicalDevice, GpuInfo),
+        raw: ash::Device,
+        (family, handle): (u32, vk::Queue),
+        app_lock: Option<Arc<Mutex<()>>>,
+        owned: bool,
+    ) -> Result<Arc<Device>, Error> {
+        // SAFETY: `physical` belongs to the instance.
+        let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical) };
+        let (queue, lost) = (Mutex::new(Queue { handle, app_lock, value: 0 }), Mutex::new(None));
+        let timeline = vk::Semaphore::null();
+        let mut device = Device { raw, info, memory, timeline, family, queue, lost, owned, _instance: instance };
+        let mut ty = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
+        // SAFETY: the device has timeline semaphores: `Requirements::NONE` was checked.
+        device.timeline = unsafe { device.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
+        Ok(Arc::new(device))
+    }
+
+    /// The sticky error, if the device was lost.
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        lock(&self.lost).clone().map_or(Ok(()), Err)
+    }
+
+    /// The error of a failed call. A loss gets the name of its step; the first report stays.
+    fn fail(&self, code: vk::Result, call: &'static str, step: impl FnOnce() -> String) -> Error {
+        match code {
+            vk::Result::ERROR_DEVICE_LOST => {
+                lock(&self.lost).get_or_insert_with(|| Error::DeviceLost { step: step() }).clone()
+            }
+            other => Error::Vulkan { call, code: other.as_raw() },
+        }
+    }
+
+    /// Submits command buffers; gives the timeline value that they signal. `step` names what is lost with the device.
+    pub(crate) fn submit(&self, commands: &[vk::CommandBuffer], step: impl FnOnce() -> String) -> Result<u64, Error> {
+        self.check_alive()?;
+        let mut queue = lock(&self.queue);
+        let (values, semaphores) = ([queue.value + 1], [self.timeline]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = vk::SubmitInfo::default().command_buffers(commands).signal_semaphores(&semaphores);
+        let info = [info.push_next(&mut timeline)];
+        let result = {
+            let _app = queue.app_lock.as_ref().map(|app| lock(app));
+            // SAFETY: the command buffers are recorded and not pending; the queue is locked.
+            unsafe { self.raw.queue_submit(queue.handle, &info, vk::Fence::null()) }
+        };
+        result.map_err(|code| self.fail(code, "vkQueueSubmit", step))?;
+        queue.value = values[0];
+        Ok(queue.value)
+    }
+
+    /// Blocks until the timeline has reached the value.
+    pub(crate) fn wait(&self, value: u64, step: impl FnOnce() -> String) -> Result<(), Error> {
+        self.check_alive()?;
+        let (semaphores, values) = ([self.timeline], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the semaphore is ours.
+        let result = unsafe { self.raw.wait_semaphores(&info, u64::MAX) };
+        result.map_err(|code| self.fail(code, "vkWaitSemaphores", step))
+    }
+
+    /// Timeline value reached so far; what a lost device last said, or 0.
+    pub(crate) fn reached(&self) -> u64 {
+        // SAFETY: the semaphore is ours.
+        unsafe { self.raw.get_semaphore_counter_value(self.timeline) }.unwrap_or(0)
+    }
+
+    /// Waits, for destructors, without caring how it ends. What a lost device had in flight never ends; waiting for it to be idle
+    /// returns at once.
+    pub(crate) fn drain(&self, value: u64) {
+        if self.wait(value, String::new).is_err() {
+            let queue = lock(&self.queue);
+            let _app = queue.app_lock.as_ref().map(|app| lock(app));
+            // SAFETY: no call is in progress on the queue while it is locked.
+            let _ = unsafe { self.raw.queue_wait_idle(queue.handle) };
+        }
+    }
+
+    /// Records and submits commands that no session owns, ordered against all runs before and after. `step` names them.
+    pub(crate) fn start(
+        self: &Arc<Device>,
+        step: &'static str,
+        record: impl FnOnce(&ash::Device, vk::CommandBuffer),
+    ) -> Result<CommandPool, Error> {
+        let mut pool = CommandPool::new(self)?;
+        let commands = pool.begin()?;
+        barrier(&self.raw, commands, anything(), anything());
+        record(&self.raw, commands);
+        barrier(&self.raw, commands, anything(), anything());
+        pool.end(commands)?;
+        pool.pending = Some((self.submit(&[commands], || step.to_owned())?, step));
+        Ok(pool)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: all objects made from the device hold an `Arc` of it, so they are gone, after their owners have waited. A wait
+        // fails on a lost device, which does not matter here.
+        unsafe {
+            self.raw.destroy_semaphore(self.timeline, None);
+            if self.owned {
+                let _ = self.raw.device_wait_idle();
+                self.raw.destroy_device(None);
+            }
+        }
+    }
+}
+
+/// A pool of command buffers. It waits for those that [`Device::start`] made; for others, the owner does before it drops the pool.
+pub(crate) struct CommandPool {
+    raw: vk::CommandPool,
+    /// Timeline value and name of commands on their way.
+    pending: Option<(u64, &'static str)>,
+    pub(crate) device: Arc<Device>,
+}
+
+impl CommandPool {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<CommandPool, Error> {
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(device.family);
+        // SAFETY: the family belongs to the device.
+        let raw = unsafe { device.raw.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
+        Ok(CommandPool { raw, pending: None, device: Arc::clone(device) })
+    }
+
+    /// A new command buffer, already recording.
+    pub(crate) fn begin(&self) -> Result<vk::CommandBuffer, Error> {
+        let (raw, begin) = (&self.device.raw, vk::CommandBufferBeginInfo::default());
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(self.raw).command_buffer_count(1);
+        // SAFETY: the pool is ours and only this thread uses it; the command buffer is new.
+        unsafe {
+            let commands = raw.allocate_command_buffers(&info).named("vkAllocateCommandBuffers")?[0];
+            raw.begin_command_buffer(commands, &begin).named("vkBeginCommandBuffer")?;
+            Ok(commands)
+        }
+    }
+
+    /// Waits for what [`Device::start`] submitted.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        self.pending.map_or(Ok(()), |(value, step)| self.device.wait(value, || step.to_owned()))
+    }
+
+    /// Ends a command buffer that is recording.
+    pub(crate) fn end(&self, commands: vk::CommandBuffer) -> Result<(), Error> {
+        // SAFETY: the command buffer is of this pool and recording.
+        unsafe { self.device.raw.end_command_buffer(commands) }.named("vkEndCommandBuffer")
+    }
+}
+
+impl Drop for CommandPool {
+    fn drop(&mut self) {
+        self.pending.iter().for_each(|(value, _)| self.device.drain(*value));
+        // SAFETY: none of its command buffers is pending.
+        unsafe { self.device.raw.destroy_command_pool(self.raw, None) };
+    }
+}
+
+/// One side of a barrier: stages and accesses.
+pub(crate) type Scope = (PipelineStageFlags, AccessFlags);
+
+/// All commands, and the host.
+pub(crate) fn anything() -> Scope {
+    let stages = PipelineStageFlags::ALL_COMMANDS | PipelineStageFlags::HOST;
+    (stages, AccessFlags::MEMORY_READ | AccessFlags::MEMORY_WRITE)
+}
+
+/// Kernels.
+pub(crate) fn kernels() -> Scope {
+    (PipelineStageFlags::COMPUTE_SHADER, AccessFlags::SHADER_READ | AccessFlags::SHADER_WRITE)
+}
+
+/// Orders `from` before `to`, and makes what the one wrote visible to the other.
+pub(crate) fn barrier(device: &ash::Device, commands: vk::CommandBuffer, from: Scope, to: Scope) {
+    let writes = from.1 & (AccessFlags::SHADER_WRITE | AccessFlags::MEMORY_WRITE);
+    let barrier = [vk::MemoryBarrier::default().src_access_mask(writes).dst_access_mask(to.1)];
+    // SAFETY: callers pass a command buffer that is recording.
+    unsafe { device.cmd_pipeline_barrier(commands, from.0, to.0, vk::DependencyFlags::empty(), &barrier, &[], &[]) };
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
