@@ -21,6 +21,17 @@ pub enum Value {
     F64(f64),
 }
 
+/// Truncates; what does not fit is [`i32::MIN`].
+pub fn truncate_to_i32(v: f64) -> i32 {
+    if v > f64::from(i32::MIN) - 1.0 && v < -f64::from(i32::MIN) { v as i32 } else { i32::MIN }
+}
+
+/// Truncates; what does not fit is [`i64::MIN`].
+pub fn truncate_to_i64(v: f64) -> i64 {
+    let bound = i64::MIN as f64;
+    if v >= bound && v < -bound { v as i64 } else { i64::MIN }
+}
+
 impl Value {
     /// Its register type.
     pub fn ty(self) -> Ty {
@@ -33,12 +44,12 @@ impl Value {
         }
     }
 
-    /// A value of type `ty` from a double: integers truncate and saturate, bools compare with zero.
+    /// A value of type `ty` from a double: integers truncate as casts do, bools compare with zero.
     pub fn from_f64(ty: Ty, v: f64) -> Value {
         match ty {
             Ty::Bool => Value::Bool(v != 0.0),
-            Ty::I32 => Value::I32(v as i32),
-            Ty::I64 => Value::I64(v as i64),
+            Ty::I32 => Value::I32(truncate_to_i32(v)),
+            Ty::I64 => Value::I64(truncate_to_i64(v)),
             Ty::F32 => Value::F32(v as f32),
             Ty::F64 => Value::F64(v),
         }
@@ -55,14 +66,14 @@ impl Value {
         }
     }
 
-    /// As an integer: floats truncate and saturate.
+    /// As an integer: floats truncate as casts do.
     pub fn to_i64(self) -> i64 {
         match self {
             Value::Bool(v) => v.into(),
             Value::I32(v) => v.into(),
             Value::I64(v) => v,
-            Value::F32(v) => v as i64,
-            Value::F64(v) => v as i64,
+            Value::F32(v) => truncate_to_i64(v.into()),
+            Value::F64(v) => truncate_to_i64(v),
         }
     }
 
@@ -92,8 +103,8 @@ impl Value {
     pub fn cast(self, ty: Ty) -> Value {
         match (ty, self) {
             (Ty::Bool, v) => Value::Bool(v.to_bool()),
-            (Ty::I32, Value::F32(v)) => Value::I32(v as i32),
-            (Ty::I32, Value::F64(v)) => Value::I32(v as i32),
+            (Ty::I32, Value::F32(v)) => Value::I32(truncate_to_i32(v.into())),
+            (Ty::I32, Value::F64(v)) => Value::I32(truncate_to_i32(v)),
             (Ty::I32, v) => Value::I32(v.to_i64() as i32),
             (Ty::I64, v) => Value::I64(v.to_i64()),
             // One rounding: by way of f64 an i64 would be rounded twice.
@@ -422,9 +433,19 @@ mod tests {
     }
 
     #[test]
-    fn casts_saturate_and_integers_wrap() {
-        assert_eq!(Value::F32(3e9).cast(Ty::I32), Value::I32(i32::MAX));
-        assert_eq!(Value::F32(f32::NAN).cast(Ty::I64), Value::I64(0));
+    fn casts_of_what_does_not_fit_give_the_smallest_integer() {
+        for v in [3e9, -3e9, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(Value::F32(v).cast(Ty::I32), Value::I32(i32::MIN), "{v}");
+        }
+        for v in [1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(Value::F32(v).cast(Ty::I64), Value::I64(i64::MIN), "{v}");
+        }
+        assert_eq!(Value::F64(-2_147_483_648.5).cast(Ty::I32), Value::I32(i32::MIN), "fits after truncation");
+        assert_eq!(Value::F32(3e9).cast(Ty::I64), Value::I64(3_000_000_000));
+    }
+
+    #[test]
+    fn integers_wrap() {
         assert_eq!(Value::I64(1 << 40).cast(Ty::I32), Value::I32(0));
         assert_eq!(binary(Binary::Mul, Value::I32(i32::MAX), Value::I32(2)), Value::I32(-2));
         assert_eq!(binary(Binary::Div, Value::I32(-7), Value::I32(2)), Value::I32(-3));

@@ -11,7 +11,8 @@
 //!
 //! Semantics are PyTorch's: integers wrap; `Div` on integers truncates toward zero and `Rem` takes the dividend's sign
 //! (rules build floor division and Python's remainder from these); `Max`/`Min` propagate NaN; comparisons with NaN are
-//! false but `Ne`; shifts by the width or more are never built; a cast from float to integer truncates and saturates (NaN becomes 0).
+//! false but `Ne`; shifts by the width or more are never built; a cast from float to integer truncates, and what does
+//! not fit (NaN, infinities) becomes the smallest integer, as in PyTorch on x86.
 //! Integer division by zero gives an unspecified value, never a fault.
 
 use crate::dtype::{DType, Ty};

@@ -19,7 +19,7 @@ pub(super) struct Judge {
 
 /// The overall error may be twice PyTorch's own, plus this many roundings of the result: where PyTorch is exact (copies, few
 /// additions), a different order of operations still rounds.
-const FLOOR_ROUNDINGS: f64 = 4.0;
+const FLOOR_ROUNDINGS: f64 = 2.0;
 
 impl Judge {
     pub(super) fn new(level: Option<Level>, flags: Flags, references: &References) -> Judge {

@@ -115,25 +115,20 @@ impl Asm {
         self.select(a, one, zero)
     }
 
-    /// Float to integer: truncates, saturates, NaN gives 0.
+    /// Float to integer: truncates; what does not fit gives the smallest integer.
     fn float_to_sint(&mut self, to: St, a: Id) -> Id {
         let from = self.st(a);
-        let (least, most) = if to == St::U64 { (i64::MIN, i64::MAX) } else { (i32::MIN.into(), i32::MAX.into()) };
+        let least = if to == St::U64 { i64::MIN } else { i32::MIN.into() };
         // −2^31 and −2^63 are floats of either width; their negations are the first values that no longer fit.
-        let bound = least as f64;
-        let low = self.float(from, bound);
-        let high = self.float(from, -bound);
-        let zero_f = self.float(from, 0.0);
+        let (low, high, zero) =
+            (self.float(from, least as f64), self.float(from, -(least as f64)), self.float(from, 0.0));
         let inside_low = self.fle(low, a);
         let inside_high = self.flt(a, high);
         let fits = self.land(inside_low, inside_high);
-        let safe = self.select(fits, a, zero_f);
+        let safe = self.select(fits, a, zero);
         let raw = self.float_to_sint_raw(to, safe);
-        let too_high = self.fle(high, a);
-        let too_low = self.flt(a, low);
-        let (most, least) = (self.int(to, most), self.int(to, least));
-        let value = self.select(too_high, most, raw);
-        self.select(too_low, least, value)
+        let least = self.int(to, least);
+        self.select(fits, raw, least)
     }
 
     /// Rounds a float, or wraps an integer, to what `dtype` holds; stays in the register type.

@@ -282,22 +282,19 @@ impl Asm {
         self.iadd(mantissa, round)
     }
 
-    /// Truncates, saturates; NaN gives 0.
+    /// Truncates; what does not fit, NaN included, gives the smallest integer.
     fn float_to_words(&mut self, a: Id) -> Id {
-        let nan = self.is_nan(a);
         let (mantissa, exponent, high) = self.float_parts(a);
         let (zero, sixty_three) = (self.u32(0), self.u32(63));
         let down = self.isub(sixty_three, exponent);
         let whole = self.shifted_down(mantissa, down);
         let negative = self.is_negative(high);
         let value = self.negated_if(negative, whole);
-        let (least, ones, most) = (self.u32(1 << 31), self.u32(u32::MAX), self.u32(u32::MAX >> 1));
-        let bound = self.choose(negative, (zero, least), (ones, most));
+        let least = self.u32(1 << 31);
         let too_large = self.sle(sixty_three, exponent);
-        let value = self.choose(too_large, bound, value);
+        let value = self.choose(too_large, (zero, least), value);
         let below_one = self.is_negative(exponent);
-        let nothing = self.lor(below_one, nan);
-        let words = self.choose(nothing, (zero, zero), value);
+        let words = self.choose(below_one, (zero, zero), value);
         self.of_words(words)
     }
 

@@ -6,6 +6,7 @@ use super::{Cx, EvalError, Precision, reduce};
 use crate::ir::op::Body;
 use crate::ir::ty::DType;
 use jvc_kernels::dtype::Ty;
+use jvc_kernels::eval::{truncate_to_i32, truncate_to_i64};
 use jvc_kernels::expr::{Binary, Expr, ExprId, Lit, Unary};
 
 /// Coordinates evaluated together: enough to pay for the dispatch on each node, small enough for the cache.
@@ -355,8 +356,8 @@ fn cast(ty: Ty, a: &Column, out: &mut Column, len: usize, precision: Precision) 
         (Column::Float(a), Column::Int(out)) => {
             let f: fn(f64) -> i64 = match ty {
                 Ty::Bool => |x| i64::from(x != 0.0),
-                Ty::I32 => |x| i64::from(x as i32),
-                _ => |x| x as i64,
+                Ty::I32 => |x| i64::from(truncate_to_i32(x)),
+                _ => truncate_to_i64,
             };
             a[..len].iter().zip(out).for_each(|(&x, y)| *y = f(x));
         }
@@ -430,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn casts_saturate_and_integers_wrap() {
+    fn casts_of_what_does_not_fit_give_the_smallest_integer_and_integers_wrap() {
         let mut e = Exprs::new();
         let huge = e.add(Expr::Lit(Lit::F64(1e30f64.to_bits())));
         let top = e.cast(Ty::I32, huge);
         let one = e.i32(1);
-        let root = e.bin(Binary::Add, top, one);
+        let root = e.bin(Binary::Sub, top, one);
         let body = Body { exprs: e, root, syms: vec![] };
-        assert_eq!(run(&body, &[], &[1], Precision::Working), Ok(Data::Int(vec![i64::from(i32::MIN)])));
+        assert_eq!(run(&body, &[], &[1], Precision::Working), Ok(Data::Int(vec![i64::from(i32::MAX)])));
     }
 
     #[test]
