@@ -50,9 +50,68 @@ impl fmt::Display for Binary {
     }
 }
 
+impl Unary {
+    /// All of them, for parsers and tests. Their text is the function's name.
+    pub const ALL: [Unary; 31] = [
+        Unary::Neg,
+        Unary::Abs,
+        Unary::Not,
+        Unary::Floor,
+        Unary::Ceil,
+        Unary::Trunc,
+        Unary::Round,
+        Unary::Exp,
+        Unary::Exp2,
+        Unary::Expm1,
+        Unary::Log,
+        Unary::Log2,
+        Unary::Log1p,
+        Unary::Sqrt,
+        Unary::Rsqrt,
+        Unary::Sin,
+        Unary::Cos,
+        Unary::Tan,
+        Unary::Asin,
+        Unary::Acos,
+        Unary::Atan,
+        Unary::Sinh,
+        Unary::Cosh,
+        Unary::Tanh,
+        Unary::Asinh,
+        Unary::Acosh,
+        Unary::Atanh,
+        Unary::Erf,
+        Unary::Lgamma,
+        Unary::IsNan,
+        Unary::IsInf,
+    ];
+}
+
 impl Binary {
+    /// All of them, for parsers and tests. Their text is the sign, or the function's name.
+    pub const ALL: [Binary; 18] = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Rem,
+        Binary::Pow,
+        Binary::Atan2,
+        Binary::Max,
+        Binary::Min,
+        Binary::And,
+        Binary::Or,
+        Binary::Xor,
+        Binary::Shl,
+        Binary::Shr,
+        Binary::Eq,
+        Binary::Ne,
+        Binary::Lt,
+        Binary::Le,
+    ];
+
     /// Written between its operands, not before them.
-    fn is_infix(self) -> bool {
+    pub fn is_infix(self) -> bool {
         !matches!(self, Binary::Pow | Binary::Atan2 | Binary::Max | Binary::Min)
     }
 }

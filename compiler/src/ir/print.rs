@@ -17,8 +17,6 @@
 
 mod expr;
 
-pub(in crate::ir) use expr::{BINARIES, UNARIES, binary_word, infix};
-
 use super::eval::Tensor;
 use super::graph::{Graph, Node, NodeId, UserInput, UserOutput, ValueId};
 use super::op::{Body, Literal, Op, Window};

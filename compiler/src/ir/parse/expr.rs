@@ -3,7 +3,6 @@
 use super::{ParseError, Parser, Token};
 use crate::ir::dim::Dim;
 use crate::ir::op::Body;
-use crate::ir::print::{BINARIES, UNARIES, binary_word, infix};
 use crate::ir::ty::{DType, TensorType};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
@@ -90,7 +89,9 @@ impl Parser<'_> {
         }
         let a = self.operand(scope, depth)?;
         let Some(Token::Punct(sign)) = self.peek() else { return Ok(a) };
-        let Some(op) = BINARIES.into_iter().find(|&op| infix(op) == Some(sign)) else { return Ok(a) };
+        let Some(op) = Binary::ALL.into_iter().find(|op| op.is_infix() && op.to_string() == *sign) else {
+            return Ok(a);
+        };
         self.at += 1;
         let b = self.operand(scope, depth)?;
         self.add(scope, Expr::Binary(op, a, b))
@@ -148,8 +149,8 @@ impl Parser<'_> {
         }
         self.punct(")")?;
         let ty = [Ty::Bool, Ty::I32, Ty::I64, Ty::F32, Ty::F64].into_iter().find(|t| t.name() == word);
-        let unary = UNARIES.iter().find(|(_, w)| *w == word).map(|(op, _)| *op);
-        let binary = BINARIES.into_iter().find(|&op| infix(op).is_none() && binary_word(op) == word);
+        let unary = Unary::ALL.into_iter().find(|op| op.to_string() == word);
+        let binary = Binary::ALL.into_iter().find(|op| !op.is_infix() && op.to_string() == word);
         let expr = match (args.as_slice(), ty, unary, binary) {
             (&[a], Some(ty), _, _) => Expr::Cast(ty, a),
             (&[a], _, Some(op), _) => Expr::Unary(op, a),

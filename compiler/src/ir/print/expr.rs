@@ -5,7 +5,7 @@
 
 use super::float_text;
 use crate::ir::op::Body;
-use jvc_kernels::expr::{Binary, Expr, ExprId, Lit, Unary};
+use jvc_kernels::expr::{Expr, ExprId, Lit};
 use std::fmt::Write;
 
 /// Deeper trees are cut by a `let`, which bounds the parser's recursion.
@@ -55,11 +55,9 @@ fn node_text(body: &Body, expr: &Expr, text: &dyn Fn(ExprId) -> String) -> Strin
             let index: Vec<String> = index.iter().map(|&i| strip(&text(i)).to_string()).collect();
             format!("{}[{}]", operand_word(*operand), index.join(", "))
         }
-        Expr::Unary(op, a) => format!("{}({})", unary_word(*op), strip(&text(*a))),
-        Expr::Binary(op, a, b) => match infix(*op) {
-            Some(sign) => format!("({} {sign} {})", text(*a), text(*b)),
-            None => format!("{}({}, {})", binary_word(*op), strip(&text(*a)), strip(&text(*b))),
-        },
+        Expr::Unary(op, a) => format!("{op}({})", strip(&text(*a))),
+        Expr::Binary(op, a, b) if op.is_infix() => format!("({} {op} {})", text(*a), text(*b)),
+        Expr::Binary(op, a, b) => format!("{op}({}, {})", strip(&text(*a)), strip(&text(*b))),
         Expr::Select(c, a, b) => {
             format!("select({}, {}, {})", strip(&text(*c)), strip(&text(*a)), strip(&text(*b)))
         }
@@ -86,97 +84,4 @@ fn lit_text(lit: Lit) -> String {
             if v.is_nan() { format!("f64_bits({bits})") } else { format!("{}d", float_text(v)) }
         }
     }
-}
-
-/// The sign of an infix operation.
-pub(in crate::ir) fn infix(op: Binary) -> Option<&'static str> {
-    Some(match op {
-        Binary::Add => "+",
-        Binary::Sub => "-",
-        Binary::Mul => "*",
-        Binary::Div => "/",
-        Binary::Rem => "%",
-        Binary::And => "&",
-        Binary::Or => "|",
-        Binary::Xor => "^",
-        Binary::Shl => "<<",
-        Binary::Shr => ">>",
-        Binary::Eq => "==",
-        Binary::Ne => "!=",
-        Binary::Lt => "<",
-        Binary::Le => "<=",
-        Binary::Pow | Binary::Atan2 | Binary::Max | Binary::Min => return None,
-    })
-}
-
-/// The function name of an operation that is not infix.
-pub(in crate::ir) fn binary_word(op: Binary) -> &'static str {
-    match op {
-        Binary::Pow => "pow",
-        Binary::Atan2 => "atan2",
-        Binary::Max => "max",
-        Binary::Min => "min",
-        _ => "",
-    }
-}
-
-/// All binary operations, for the parser.
-pub(in crate::ir) const BINARIES: [Binary; 18] = [
-    Binary::Add,
-    Binary::Sub,
-    Binary::Mul,
-    Binary::Div,
-    Binary::Rem,
-    Binary::Pow,
-    Binary::Atan2,
-    Binary::Max,
-    Binary::Min,
-    Binary::And,
-    Binary::Or,
-    Binary::Xor,
-    Binary::Shl,
-    Binary::Shr,
-    Binary::Eq,
-    Binary::Ne,
-    Binary::Lt,
-    Binary::Le,
-];
-
-/// All unary operations with their function names.
-pub(in crate::ir) const UNARIES: [(Unary, &str); 31] = [
-    (Unary::Neg, "neg"),
-    (Unary::Abs, "abs"),
-    (Unary::Not, "not"),
-    (Unary::Floor, "floor"),
-    (Unary::Ceil, "ceil"),
-    (Unary::Trunc, "trunc"),
-    (Unary::Round, "round"),
-    (Unary::Exp, "exp"),
-    (Unary::Exp2, "exp2"),
-    (Unary::Expm1, "expm1"),
-    (Unary::Log, "log"),
-    (Unary::Log2, "log2"),
-    (Unary::Log1p, "log1p"),
-    (Unary::Sqrt, "sqrt"),
-    (Unary::Rsqrt, "rsqrt"),
-    (Unary::Sin, "sin"),
-    (Unary::Cos, "cos"),
-    (Unary::Tan, "tan"),
-    (Unary::Asin, "asin"),
-    (Unary::Acos, "acos"),
-    (Unary::Atan, "atan"),
-    (Unary::Sinh, "sinh"),
-    (Unary::Cosh, "cosh"),
-    (Unary::Tanh, "tanh"),
-    (Unary::Asinh, "asinh"),
-    (Unary::Acosh, "acosh"),
-    (Unary::Atanh, "atanh"),
-    (Unary::Erf, "erf"),
-    (Unary::Lgamma, "lgamma"),
-    (Unary::IsNan, "isnan"),
-    (Unary::IsInf, "isinf"),
-];
-
-fn unary_word(op: Unary) -> &'static str {
-    UNARIES.iter().find(|(o, _)| *o == op).map_or("", |(_, w)| w)
 }
