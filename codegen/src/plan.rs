@@ -337,7 +337,7 @@ pub struct Dispatch {
     pub groups: Groups,
     /// Ranges read, by operand order. A table grid's three words need not be named: they are always read.
     pub reads: Vec<ByteRange>,
-    /// Ranges written. Where a kernel works in place, the range read and the range written are the same one: every other
+    /// Ranges that may be written, also several of one operand. Where a kernel works in place, the range read and the range written are the same one: every other
     /// overlap within a dispatch would be a race.
     pub writes: Vec<ByteRange>,
     /// Name of the main value that it computes.

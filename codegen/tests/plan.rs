@@ -244,6 +244,56 @@ fn indirect_arguments_written_by_a_step_need_a_barrier() {
     assert!(faults(&plan).iter().any(indirect));
 }
 
+/// One value, written by two steps: each half by one.
+fn written_by_halves() -> Plan {
+    let enough = |p: &Plan| p.entries[0].buffers[0].bytes >= 64;
+    let mut plan = (0..50).map(|s| random_plan(s, 1)).find(enough).expect("some value is large");
+    let half = plan.entries[0].buffers[0].bytes / 2;
+    let mut second = first_dispatch(&mut plan).clone();
+    first_dispatch(&mut plan).writes[0].bytes = half;
+    second.writes[0].offset += half;
+    second.writes[0].bytes -= half;
+    plan.entries[0].steps.insert(1, Step::Dispatch(second));
+    plan.entries[0].buffers[0].live.1 += 1;
+    plan
+}
+
+fn write_of(plan: &mut Plan, step: usize) -> &mut jvc_codegen::plan::ByteRange {
+    match &mut plan.entries[0].steps[step] {
+        Step::Dispatch(d) => &mut d.writes[0],
+        Step::Barrier => unreachable!("a dispatch stands here"),
+    }
+}
+
+#[test]
+fn parts_of_a_buffer_need_no_barrier_between_them_and_define_it_together() {
+    assert_eq!(faults(&written_by_halves()), vec![], "disjoint halves");
+    let undefined = |f: &Fault| matches!(f, Fault::Undefined { .. });
+    for step in [0, 1] {
+        let mut plan = written_by_halves();
+        write_of(&mut plan, step).bytes -= 1;
+        assert!(faults(&plan).iter().any(undefined), "a byte of half {step} is missing");
+    }
+    let mut plan = written_by_halves();
+    write_of(&mut plan, 0).bytes += 1;
+    let hazard = |f: &Fault| matches!(f, Fault::Hazard { hazard: "write after write", .. });
+    assert!(faults(&plan).iter().any(hazard), "the halves share a byte");
+    assert!(!faults(&plan).iter().any(undefined));
+    let mut plan = written_by_halves();
+    plan.entries[0].steps.remove(2);
+    plan.entries[0].buffers[0].live.1 -= 1;
+    let hazards = faults(&plan).into_iter().filter(|f| matches!(f, Fault::Hazard { hazard: "read after write", .. }));
+    assert!(hazards.count() >= 1, "the reader needs the barrier");
+}
+
+#[test]
+fn an_output_must_be_written_to_its_end() {
+    let mut plan = random_plan(5, 3);
+    let last = plan.entries[0].steps.len() - 1;
+    write_of(&mut plan, last).bytes -= 4;
+    assert!(faults(&plan).contains(&Fault::Unwritten("y".into())));
+}
+
 #[test]
 fn in_place_needs_exactly_the_same_bytes() {
     let mut plan = (0..50).map(|s| random_plan(s, 2)).find(in_place_candidate).expect("some plan is a chain");

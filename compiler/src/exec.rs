@@ -87,12 +87,6 @@ pub enum ExecError {
         /// Why.
         error: jvc_codegen::plan::SizeError,
     },
-    /// A step computes sizes, which the check of declared ranges does not follow.
-    #[error("step {label} writes the symbol table: its ranges cannot be checked alone")]
-    SymbolsWritten {
-        /// The step.
-        label: String,
-    },
 }
 
 /// A program on a device.

@@ -1,12 +1,15 @@
-//! The test of declared ranges can fail: whatever range of whatever step is cut short, it says so, and names the step.
+//! Declared ranges: their test can fail (whatever range of whatever step is cut short, it says so, and names the step); parts of a buffer are
+//! independent; and no barrier of a plan is there for nothing.
 
 use jvc::device;
 use jvc::exec::{RangeFaultKind, Value, check_ranges};
 use jvc::import;
+use jvc::import::weights::WeightStore;
+use jvc::ir::{Builder, DType, Op, TensorType, UserInput, UserOutput, ValueId};
 use jvc::options::Options;
-use jvc::pipeline::{self, Compiled};
+use jvc::pipeline::{self, Compiled, plan_graphs};
 use jvc::tensor_file::read_tensors;
-use jvc_codegen::plan::{ByteRange, Dispatch, Plan, Step};
+use jvc_codegen::plan::{ByteRange, Dispatch, Fault, Plan, PlanError, Step};
 use jvc_runtime::{Gpu, Select};
 use std::path::PathBuf;
 
@@ -74,6 +77,69 @@ fn every_range_cut_short_is_found_at_its_step() {
                     assert!(hit.is_some(), "{name} step {step}, {kind:?} {i}, {how:?}: {:?}", found.faults);
                 }
             }
+        }
+    }
+}
+
+/// Matrix products, concatenated along `dim` and normalised.
+fn concatenated(rows: &[i64], columns: &[i64], dim: usize) -> Plan {
+    let mut b = Builder::new("parts");
+    let mut index = 0;
+    let mut input = |b: &mut Builder, shape: [i64; 2]| -> ValueId {
+        let v = b.push(Op::Input { index }, vec![], vec![TensorType::fixed(DType::F32, &shape)])[0];
+        b.graph.inputs.push((format!("x{index}"), UserInput::Tensor(v)));
+        index += 1;
+        v
+    };
+    let mut arms = vec![];
+    for (m, n) in rows.iter().zip(columns) {
+        let (left, right) = (input(&mut b, [*m, 7]), input(&mut b, [7, *n]));
+        arms.push(b.add1(Op::Matmul, vec![left, right]).expect("a product"));
+    }
+    let joined = b.add1(Op::Concat { dim }, arms).expect("a concatenation");
+    let y = b.add1(Op::Softmax { dim: 1, log: false }, vec![joined]).expect("a softmax");
+    b.graph.outputs.push(("y".into(), UserOutput::Tensor(y)));
+    let profile = device::find("lavapipe").expect("a built-in profile");
+    plan_graphs(vec![b.graph], &[&WeightStore::new()], &Options::default(), &profile).expect("it compiles").plan
+}
+
+fn barriers(plan: &Plan) -> Vec<usize> {
+    let steps = &plan.entries[0].steps;
+    (0..steps.len()).filter(|&i| matches!(steps[i], Step::Barrier)).collect()
+}
+
+#[test]
+fn parts_of_a_concatenation_have_no_barrier_between_them() {
+    for (rows, columns, dim) in [([4, 2, 3], [5, 5, 5], 0), ([4, 4, 4], [5, 3, 2], 1)] {
+        let plan = concatenated(&rows, &columns, dim);
+        assert_eq!((plan.entries[0].steps.len(), barriers(&plan)), (5, vec![3]), "three products, then the softmax");
+    }
+    // Too many parts to list them: the spans around them overlap.
+    let plan = concatenated(&[40, 40, 40], &[5, 3, 2], 1);
+    assert_eq!(barriers(&plan), [1, 3, 5]);
+}
+
+#[test]
+fn without_any_one_of_its_barriers_a_plan_does_not_verify() {
+    let profile = device::find("lavapipe").expect("a built-in profile");
+    let mut plans = vec![concatenated(&[4, 2, 3], &[5, 5, 5], 0), concatenated(&[40, 40, 40], &[5, 3, 2], 1)];
+    for name in ["mlp", "conv_block"] {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../models/goldens/{name}.pt2"));
+        let programs = import::read(&file).expect("a golden program");
+        plans.push(pipeline::compile(&programs, &Options::default(), &profile).expect("it compiles").plan);
+    }
+    for plan in plans {
+        assert_eq!(plan.verify(), Ok(()));
+        assert!(!barriers(&plan).is_empty());
+        for at in barriers(&plan) {
+            // Lifetimes count steps, so an empty step takes the barrier's place.
+            let mut broken = plan.clone();
+            let Some(Step::Dispatch(mut nothing)) = broken.entries[0].steps.get(at + 1).cloned() else { continue };
+            (nothing.reads, nothing.writes, nothing.bases, nothing.offsets) = (vec![], vec![], vec![], vec![]);
+            broken.entries[0].steps[at] = Step::Dispatch(nothing);
+            let faults = broken.verify().expect_err("a barrier is missing");
+            let hazard = |e: &PlanError| matches!(e.fault, Fault::Hazard { .. });
+            assert!(faults.iter().any(hazard), "{} without step {at}: {faults:?}", plan.name);
         }
     }
 }

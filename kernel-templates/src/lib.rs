@@ -3,6 +3,7 @@
 pub mod dtype;
 pub mod eval;
 pub mod expr;
+pub mod footprint;
 pub mod host;
 pub mod limits;
 pub mod spec;

@@ -11,7 +11,8 @@
 //!    operand by a range; within a dispatch a range read and a range written are disjoint or the same.
 //! 5. Hazards: between two steps without a barrier between them there is no RAW, WAR or WAW overlap. The words of a table
 //!    grid, and the whole table where the table is a base, count as read.
-//! 6. The first step that touches a buffer writes it; every output is written; no input is.
+//! 6. Every byte that a step reads of a buffer was written by steps before it; of every output, all bytes are written; no input is.
+//!    Written is what a step declares, which may be more than it writes: the span around many parts.
 //! 7. Sizes: every word of the table fits a u32, and every port its buffer, at both ends of the symbols' ranges.
 
 use super::size::SizeError;
@@ -70,9 +71,9 @@ pub enum Fault {
     InPlace { read: ByteRange, write: ByteRange },
     #[error("{hazard} on {range} with step {earlier} ({label}), and no barrier between")]
     Hazard { hazard: &'static str, range: ByteRange, earlier: usize, label: String },
-    #[error("buffer {0:?} is read before anything is written to it")]
-    Undefined(String),
-    #[error("output {0:?} is never written")]
+    #[error("buffer {name:?} is read before all of {range} is written")]
+    Undefined { name: String, range: ByteRange },
+    #[error("not all of output {0:?} is written")]
     Unwritten(String),
     #[error("symbol {name:?} ranges from {min} to {max}")]
     SymbolRange { name: String, min: i64, max: i64 },

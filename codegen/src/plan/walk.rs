@@ -2,7 +2,7 @@
 
 use super::verify::{Fault, Faults, MAX_GROUPS};
 use super::{ArenaBuffer, Base, ByteRange, Dispatch, Entry, Groups, Plan, PortKind, Region, Step};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// A range touched since the last barrier.
 struct Touch {
@@ -19,12 +19,37 @@ pub(super) struct Walk<'a> {
     starts: Vec<Vec<&'a ArenaBuffer>>,
     live: Vec<LiveBuffer<'a>>,
     group: Vec<Touch>,
-    written: BTreeSet<Region>,
+    written: BTreeMap<Region, Written>,
 }
 
 struct LiveBuffer<'a> {
     buffer: &'a ArenaBuffer,
-    written: bool,
+    written: Written,
+}
+
+/// Bytes of one region that steps have declared to write.
+#[derive(Default)]
+struct Written {
+    /// Start → end; disjoint, and no two touch.
+    spans: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    fn add(&mut self, range: &ByteRange) {
+        let (mut start, mut end) = (range.offset, range.end());
+        if start == end {
+            return;
+        }
+        while let Some((&s, &e)) = self.spans.range(..=end).next_back().filter(|(_, e)| **e >= start) {
+            (start, end) = (start.min(s), end.max(e));
+            self.spans.remove(&s);
+        }
+        self.spans.insert(start, end);
+    }
+
+    fn covers(&self, start: u64, end: u64) -> bool {
+        start == end || self.spans.range(..=start).next_back().is_some_and(|(_, e)| *e >= end)
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -36,7 +61,7 @@ impl<'a> Walk<'a> {
                 list.push(buffer);
             }
         }
-        Walk { plan, entry, starts, live: Vec::new(), group: Vec::new(), written: BTreeSet::new() }
+        Walk { plan, entry, starts, live: Vec::new(), group: Vec::new(), written: BTreeMap::new() }
     }
 
     /// Walks all steps.
@@ -71,7 +96,7 @@ impl<'a> Walk<'a> {
                     faults.add(Fault::Overlap { first, second, region: Region::Arena(buffer.chunk) });
                 }
             }
-            self.live.push(LiveBuffer { buffer, written: false });
+            self.live.push(LiveBuffer { buffer, written: Written::default() });
         }
     }
 
@@ -91,7 +116,9 @@ impl<'a> Walk<'a> {
         }
         self.check_hazards(idx, d, faults);
         self.check_defined(d, faults);
-        self.written.extend(d.writes.iter().map(|w| w.region));
+        for write in &d.writes {
+            self.written.entry(write.region).or_default().add(write);
+        }
     }
 
     fn check_operands(&self, d: &Dispatch, faults: &mut Faults) {
@@ -172,27 +199,27 @@ impl<'a> Walk<'a> {
         self.group.extend(touches.into_iter().map(|(range, write)| Touch { range, write, step: idx }));
     }
 
-    /// The first touch of a buffer is a write.
+    /// All bytes read were written before, by one step or by several.
     fn check_defined(&mut self, d: &Dispatch, faults: &mut Faults) {
         for read in &d.reads {
             let mut holders = self.live.iter().filter(|l| contains(l.buffer, read)).peekable();
             // In place, the range lies in two buffers, one of them written before.
             if let Some(first) = holders.peek().map(|l| l.buffer.name.clone())
-                && read.bytes > 0
-                && !holders.any(|l| l.written)
+                && !holders.any(|l| l.written.covers(read.offset, read.end()))
             {
-                faults.add(Fault::Undefined(first));
+                faults.add(Fault::Undefined { name: first, range: *read });
             }
         }
         for live in &mut self.live {
-            live.written |= d.writes.iter().any(|write| contains(live.buffer, write));
+            d.writes.iter().filter(|write| contains(live.buffer, write)).for_each(|write| live.written.add(write));
         }
     }
 
     fn check_outputs(&self, faults: &mut Faults) {
         for port in &self.entry.outputs {
             let PortKind::Io(slot) = port.kind else { continue };
-            if port.max_bytes > 0 && !self.written.contains(&Region::Io(slot)) {
+            let written = self.written.get(&Region::Io(slot));
+            if port.max_bytes > 0 && !written.is_some_and(|w| w.covers(0, port.max_bytes)) {
                 faults.add(Fault::Unwritten(port.name.clone()));
             }
         }

@@ -6,6 +6,8 @@
 //! - no byte outside the step's declared writes changes there, and
 //! - inside them it leaves the same bytes as the true run, or leaves the same bytes alone.
 //!
+//! The symbol table is small, and every kernel that has its address may read all of it: it is never poisoned.
+//!
 //! A read that is not declared meets poison (0xFF, which is NaN and −1) and shows in the results; a write that is not declared shows at once.
 
 use super::{Call, ExecError, Value, cooperative, kernel_desc, requirements};
@@ -71,7 +73,7 @@ impl fmt::Display for RangeFault {
 /// Runs an entry point step by step at these inputs, and checks every step's declared ranges.
 ///
 /// # Errors
-/// Inputs that do not fit, the runtime's, or a step that writes the symbol table, which is not followed here.
+/// Inputs that do not fit, or the runtime's.
 pub fn check_ranges(
     gpu: &rt::Gpu,
     compiled: &Compiled,
@@ -218,9 +220,14 @@ impl Copy {
         Ok(bytes)
     }
 
-    fn run(&self, model: &rt::Model, desc: &rt::EntryDesc<'_>, table: &[u32]) -> Result<(), ExecError> {
+    /// Runs a step; the symbol table afterwards.
+    fn run(&self, model: &rt::Model, desc: &rt::EntryDesc<'_>, table: &[u32]) -> Result<Vec<u32>, ExecError> {
         let options = rt::SessionOptions { arenas: Some(self.arenas.clone()), ..rt::SessionOptions::default() };
-        Ok(model.session_with(desc, &options)?.run(table, &[], &mut [])?)
+        let mut session = model.session_with(desc, &options)?;
+        let ticket = session.submit(table, &[], &[])?;
+        let table = session.read_table(&ticket)?;
+        session.wait(ticket, &mut [])?;
+        Ok(table)
     }
 }
 
@@ -268,9 +275,6 @@ impl Checker<'_> {
     }
 
     fn step(&mut self, model: &rt::Model, idx: usize, d: &Dispatch) -> Result<(), ExecError> {
-        if d.writes.iter().any(|w| w.region == Region::Symbols) {
-            return Err(ExecError::SymbolsWritten { label: d.label.clone() });
-        }
         let (reads, writes) = (self.layout.spans(&d.reads), self.layout.spans(&d.writes));
         let touched = self.layout.spans(&[d.reads.as_slice(), &d.writes].concat());
         writes.iter().for_each(|w| self.poisoned.image[w.clone()].fill(UNWRITTEN));
@@ -278,7 +282,8 @@ impl Checker<'_> {
             self.poisoned.image[r.clone()].copy_from_slice(&self.truth.image[r.clone()]);
         }
         touched.iter().try_for_each(|t| self.poisoned.upload(t.clone()))?;
-        self.run(model, d)?;
+        let tables = self.run(model, d)?;
+        self.check_table(idx, d, tables);
         let after = self.poisoned.download(0..self.layout.weights as usize)?;
         self.check_outside(idx, d, &writes, &after)?;
         for w in writes {
@@ -291,7 +296,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn run(&self, model: &rt::Model, d: &Dispatch) -> Result<(), ExecError> {
+    /// Runs the step in both copies; the symbol tables of the true and of the poisoned run.
+    fn run(&self, model: &rt::Model, d: &Dispatch) -> Result<[Vec<u32>; 2], ExecError> {
         let kernel = &self.plan.kernels[d.kernel as usize];
         let groups = match d.groups {
             Groups::Fixed(g) => rt::Groups::Fixed(g),
@@ -315,8 +321,24 @@ impl Checker<'_> {
         };
         let arena_bytes = [self.layout.end];
         let desc = entry_desc(&arena_bytes, self.table.len() as u32, &record);
-        self.truth.run(model, &desc, &self.table)?;
-        self.poisoned.run(model, &desc, &self.table)
+        Ok([self.truth.run(model, &desc, &self.table)?, self.poisoned.run(model, &desc, &self.table)?])
+    }
+
+    /// As the other memory: words outside declared writes are as before, those inside as the true run left them.
+    fn check_table(&mut self, idx: usize, d: &Dispatch, [truth, poisoned]: [Vec<u32>; 2]) {
+        let declared = |byte: u64| {
+            d.writes.iter().any(|w| w.region == Region::Symbols && (w.offset..w.offset + w.bytes).contains(&byte))
+        };
+        for word in 0..self.table.len() {
+            let kind = match declared(word as u64 * 4) {
+                false if truth[word] != self.table[word] => RangeFaultKind::UndeclaredWrite,
+                true if truth[word] != poisoned[word] => RangeFaultKind::UndeclaredRead,
+                _ => continue,
+            };
+            let (label, place) = (d.label.clone(), format!("word {word} of the symbol table"));
+            self.report.faults.push(RangeFault { step: idx, label, kind, place });
+        }
+        self.table = truth;
     }
 
     /// Nothing but the declared writes has changed in the poisoned copy.

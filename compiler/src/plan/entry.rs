@@ -2,6 +2,7 @@
 
 use super::kernels::KernelTable;
 use super::weights::WeightTable;
+use super::writes::written_ranges;
 use super::{elem, rust_name};
 use crate::device::DeviceProfile;
 use crate::import::weights::WeightStore;
@@ -221,7 +222,7 @@ impl<'a> Planner<'a> {
         }
         let label = self.source.graph.value(draft.result).name.clone();
         let origin = self.origins(&draft);
-        let (reads, writes) = self.ranges(&draft.uses);
+        let (reads, writes) = self.ranges(&draft);
         let offsets = draft.uses.iter().map(|u| self.offset(u.place)).collect();
         Some(Dispatch { kernel, bases, offsets, groups, reads, writes, label, origin, cost: draft.cost })
     }
@@ -245,24 +246,32 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn ranges(&self, uses: &[Use]) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    /// Ranges read and written, by operand. What is read, and what is both read and written, is declared whole.
+    fn ranges(&self, draft: &Draft) -> (Vec<ByteRange>, Vec<ByteRange>) {
         let (mut reads, mut writes) = (vec![], vec![]);
-        for u in uses {
-            let at = self.locations[&u.place];
-            let offset = if matches!(at.region, Region::Io(_)) { 0 } else { at.offset };
-            let bytes = match u.place {
-                Place::Table => self.table_bytes(),
-                _ => place_bytes(self.source.graph, self.source.device, *u),
-            };
-            let range = ByteRange { region: at.region, offset, bytes };
-            if u.access != Access::Write {
-                reads.push(range);
-            }
-            if u.access != Access::Read {
-                writes.push(range);
+        for (operand, u) in (0..).zip(&draft.uses) {
+            let whole = self.whole_range(*u);
+            match u.access {
+                Access::Read => reads.push(whole),
+                Access::Write if u.place == Place::Table => writes.push(whole),
+                Access::Write => writes.extend(written_ranges(&draft.spec, operand, whole)),
+                Access::ReadWrite => {
+                    reads.push(whole);
+                    writes.push(whole);
+                }
             }
         }
         (reads, writes)
+    }
+
+    fn whole_range(&self, u: Use) -> ByteRange {
+        let at = self.locations[&u.place];
+        let offset = if matches!(at.region, Region::Io(_)) { 0 } else { at.offset };
+        let bytes = match u.place {
+            Place::Table => self.table_bytes(),
+            _ => place_bytes(self.source.graph, self.source.device, u),
+        };
+        ByteRange { region: at.region, offset, bytes }
     }
 
     fn table_bytes(&self) -> u64 {
@@ -353,10 +362,13 @@ impl<'a> Planner<'a> {
 
     fn final_lifetime(&self, buffer: &ArenaBuffer, request: &Request) -> Option<(u32, u32)> {
         let touches = |d: &Dispatch| {
-            let same = |r: &ByteRange| {
-                r.region == Region::Arena(buffer.chunk) && r.offset == buffer.offset && r.bytes == buffer.bytes
+            // Parts of it count; what is empty lies in the buffer that starts there.
+            let inside = |r: &ByteRange| {
+                let (start, end) = (buffer.offset, buffer.offset + buffer.bytes);
+                let at = r.offset == start || (r.offset > start && r.offset < end);
+                r.region == Region::Arena(buffer.chunk) && at && r.offset + r.bytes <= end
             };
-            d.reads.iter().chain(&d.writes).any(same)
+            d.reads.iter().chain(&d.writes).any(inside)
         };
         let mut number = 0u32;
         let mut live: Option<(u32, u32)> = None;

@@ -3,6 +3,7 @@
 pub mod entry;
 pub mod kernels;
 pub mod weights;
+mod writes;
 
 use crate::ir::DType;
 use jvc_codegen::plan::Elem;
