@@ -4,6 +4,7 @@ use super::{CommandError, Console, Outcome, diagnostics, load};
 use crate::cli::{CompileArgs, Format, Stage};
 use crate::import;
 use crate::pipeline::{self, Compiled};
+use indicatif::ProgressBar;
 use jvc_codegen::RuntimeSource;
 use jvc_codegen::artifact::{self, Artifact};
 use jvc_codegen::weights::FILE_NAME;
@@ -39,7 +40,7 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
     if args.no_weights {
         compiled.hash_weights()?;
     } else if !compiled.plan.weights.tensors.is_empty() {
-        write_weights(&mut compiled, &folder.join(FILE_NAME))?;
+        write_weights(&mut compiled, &folder.join(FILE_NAME), &console.bar())?;
     }
     clock.lap("weights");
     let artifact = generate(&compiled, args)?;
@@ -49,10 +50,14 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
     Ok(Outcome::Fine)
 }
 
-fn write_weights(compiled: &mut Compiled, path: &Path) -> Result<(), CommandError> {
+/// Writing is what takes long in a compilation: a model's weights are gigabytes.
+fn write_weights(compiled: &mut Compiled, path: &Path, bar: &ProgressBar) -> Result<(), CommandError> {
     let table = &compiled.weights;
     let layout = &compiled.plan.weights;
-    let hash = artifact::write_weight_file(path, layout, &mut |tensor, out| table.fill(tensor, out))?;
+    bar.set_length(layout.payload_bytes());
+    let hash =
+        artifact::write_weight_file(path, layout, &mut |tensor, out| table.fill(tensor, &mut bar.wrap_write(out)))?;
+    bar.finish_and_clear();
     compiled.plan.weights.content_hash = hash;
     Ok(())
 }

@@ -12,6 +12,7 @@ mod verify;
 
 use crate::cli::Command;
 use crate::report::Diagnostic;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{self, Write};
 
 /// Where a command prints.
@@ -22,6 +23,14 @@ pub struct Console<'a> {
     pub err: &'a mut dyn Write,
     /// Messages go to a terminal: progress bars are shown.
     pub terminal: bool,
+}
+
+impl Console<'_> {
+    /// A progress bar of a length to be set, which shows nothing when messages do not go to a terminal.
+    fn bar(&self) -> ProgressBar {
+        let target = if self.terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        ProgressBar::with_draw_target(None, target)
+    }
 }
 
 /// How a command ended that did its work.

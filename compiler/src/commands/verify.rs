@@ -4,7 +4,6 @@ use super::{CommandError, Console, Outcome, load};
 use crate::cli::{Format, LevelArg, VerifyArgs};
 use crate::pass_rule::Level;
 use crate::verify::{self, FileReport, Request, Status};
-use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{self, Write};
 
 pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
@@ -25,10 +24,7 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
         validate: args.validate,
         save_outputs: args.save_outputs.clone(),
     };
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    if console.terminal {
-        bar.set_draw_target(ProgressDrawTarget::stderr());
-    }
+    let bar = console.bar();
     // A panic of the compiler fails one file; one line says where it came from.
     std::panic::set_hook(Box::new(|panic| {
         let _ = writeln!(io::stderr(), "jvc: {panic}");
