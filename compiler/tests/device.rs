@@ -481,3 +481,13 @@ fn one_recording_serves_every_size() {
     let runs: Vec<Vec<Tensor>> = [2, 3, 61, 129, 130].iter().map(|&n| vec![x(n), w.clone()]).collect();
     check(&b.graph, &runs);
 }
+
+#[test]
+fn long_rows_are_reduced_to_their_end() {
+    // A driver ends all loops of an invocation after 65535 iterations: two passes over a row must not meet that.
+    let mut c = Case::new();
+    let x = c.input(DType::F32, &[2, 4, 128, 70]);
+    let variance = c.op(Op::Variance { dims: vec![1, 2, 3], correction: 1.0 }, &[x]);
+    let sum = c.op(Op::Reduce { combine: Combine::Sum, dims: vec![0, 1, 2, 3], dtype: DType::F32 }, &[x]);
+    c.check(&[variance, sum]);
+}

@@ -91,6 +91,9 @@ pub struct DeviceProfile {
     /// Other names of the device.
     #[serde(default)]
     pub aliases: Vec<String>,
+    /// Texts of which one is in what the device's driver calls itself: facts that no driver tells are taken over from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drivers: Vec<String>,
     /// Limits.
     pub limits: Limits,
     /// Features.
@@ -116,6 +119,9 @@ pub struct Limits {
     pub subgroup_size: u32,
     /// Alignment of a storage-buffer binding; addresses need 16.
     pub min_storage_alignment_bytes: u32,
+    /// Iterations, of all loops of an invocation together, after which the driver ends every loop, where it does such a thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_loop_iterations: Option<u32>,
 }
 
 /// Vulkan features.

@@ -12,6 +12,7 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
         name: profile_name(&info.name),
         description: format!("{} ({})", info.name, info.driver),
         aliases: vec![],
+        drivers: vec![],
         limits: Limits {
             max_workgroup_invocations: info.limits.max_workgroup,
             shared_bytes_per_workgroup: info.limits.shared_bytes,
@@ -20,6 +21,7 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
             max_allocation_bytes: info.limits.max_allocation_bytes,
             subgroup_size: if low == high { info.limits.subgroup } else { 0 },
             min_storage_alignment_bytes: info.limits.min_storage_offset_alignment as u32,
+            max_loop_iterations: loop_iterations(info),
         },
         features: Features {
             int8: info.features.int8,
@@ -52,6 +54,12 @@ fn cooperative(info: &GpuInfo) -> Vec<CoopShape> {
         result: s.accumulator.to_string(),
     };
     usable.map(shape).collect()
+}
+
+/// Vulkan does not tell this limit: it is that of the bundled profile of the driver.
+fn loop_iterations(info: &GpuInfo) -> Option<u32> {
+    let is_it = |d: &DeviceProfile| d.drivers.iter().any(|text| info.driver.contains(text.as_str()));
+    super::all().into_iter().find(is_it)?.limits.max_loop_iterations
 }
 
 /// Rates of a bundled profile whose name occurs in the device's, else of the kind.

@@ -4,7 +4,7 @@ use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
-use jvc_kernels::spec::{Coop, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
+use jvc_kernels::spec::{Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ impl KernelTable {
             }
         }
         let limits = limits(device);
+        new.iter().try_for_each(|spec| within_loops(spec, device))?;
         let built: Result<Vec<Kernel>, Diagnostic> = new.par_iter().map(|spec| build_one(spec, &limits)).collect();
         self.built.extend(built?);
         self.specs.extend(new);
@@ -57,6 +58,37 @@ impl KernelTable {
         let parts: Vec<(&KernelSpec, &Kernel)> = self.specs.iter().zip(&self.built).collect();
         let kernels = parts.into_par_iter().map(|(spec, kernel)| plan_kernel(spec, kernel)).collect();
         (kernels, needs)
+    }
+}
+
+/// Refuses a kernel whose loops the driver would end early: its results would be wrong without a word.
+fn within_loops(spec: &KernelSpec, device: &DeviceProfile) -> Result<(), Diagnostic> {
+    let Some(most) = device.limits.max_loop_iterations else { return Ok(()) };
+    let n = iterations(spec);
+    if n <= u64::from(most) {
+        return Ok(());
+    }
+    let text = format!("a kernel of {n} loop iterations an invocation: the device's driver ends loops after {most}");
+    Err(Diagnostic::new(Code::Device, text))
+}
+
+/// Loop iterations of an invocation, of the loops that depend on the problem's size alone; symbolic ones do not count.
+fn iterations(spec: &KernelSpec) -> u64 {
+    let product = |extents: &[Extent]| -> u64 {
+        extents.iter().map(|e| if let Extent::Const(n) = e { u64::from(*n) } else { 1 }).product()
+    };
+    match spec {
+        KernelSpec::Row(s) => {
+            let passes = s.stages.len() as u64 + u64::from(!s.element_stores.is_empty());
+            product(&s.inner) * passes / u64::from(s.threads_per_row)
+        }
+        KernelSpec::Matmul(s) => product(&s.k),
+        KernelSpec::Scan(s) => product(std::slice::from_ref(&s.len)),
+        KernelSpec::Map(_)
+        | KernelSpec::Attention(_)
+        | KernelSpec::Recurrent(_)
+        | KernelSpec::Scatter(_)
+        | KernelSpec::Fft(_) => 0,
     }
 }
 

@@ -46,7 +46,8 @@ pub fn lines(device: &DeviceProfile, lines: f64) -> u32 {
 /// Workgroup size and invocations per row.
 pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
     if device.rates.cpu || row_len < 64.0 {
-        return (wg(device, n_rows), 1);
+        let threads = threads_within_loops(device, row_len);
+        return (wg(device, n_rows * f64::from(threads)).max(threads), threads);
     }
     // Few long rows want a whole workgroup each; many rows share one, so that each invocation still has a few elements.
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
@@ -55,6 +56,19 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
         threads *= 2;
     }
     (most.max(threads), threads)
+}
+
+/// Passes over a row at most: three stages, and the stores; the outer loops of the nest come on top.
+const ROW_PASSES: f64 = 5.0;
+
+/// Invocations that share a row so that none of them meets the driver's limit on loops.
+fn threads_within_loops(device: &DeviceProfile, row_len: f64) -> u32 {
+    let most = device.limits.max_loop_iterations.map_or(f64::INFINITY, f64::from);
+    let mut threads = 1;
+    while threads < device.limits.max_workgroup_invocations && row_len * ROW_PASSES / f64::from(threads) > most {
+        threads *= 2;
+    }
+    threads
 }
 
 /// Inner-loop shape of a matrix product, workgroup size, and reasons for anything slow.
