@@ -116,6 +116,7 @@ fn operators_of_a_program_are_counted_and_missing_ones_are_a_finding() {
     assert!(stdout(&output).contains("missing"), "{}", stdout(&output));
     let all = stdout(&jvc(&["ops"]));
     assert!(all.lines().any(|l| l == "aten.conv2d.default"));
+    assert!(all.contains("aten.linalg_inv*") && all.contains("factorisations"), "what is left out, and why");
 }
 
 #[test]

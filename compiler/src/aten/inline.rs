@@ -3,9 +3,9 @@
 use super::control;
 use super::cx::Slot;
 use super::lower::Lowering;
-use super::unsupported_attribute;
+use super::{no_rule, unsupported_attribute};
 use crate::import::program::{Arg, NamedArg, Node, ProgramGraph, SubGraph, SymArg};
-use crate::report::{Code, Diagnostic};
+use crate::report::Diagnostic;
 
 /// The operators of this file.
 pub(super) const NAMES: [&str; 2] = ["higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast"];
@@ -23,7 +23,7 @@ impl Lowering<'_> {
                 self.autocast = outer;
                 result
             }
-            other => Err(Diagnostic::new(Code::UnsupportedOp, format!("operator {other} is not supported"))),
+            other => Err(no_rule(other)),
         }
     }
 

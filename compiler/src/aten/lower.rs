@@ -4,11 +4,11 @@ use super::alias::{Home, Tracked};
 use super::args::Call;
 use super::cx::{Cx, Slot, ir_dtype};
 use super::schema::Schema;
-use super::{Rule, Val, bad_argument, layout, rules};
+use super::{Rule, Val, bad_argument, layout, no_rule, rules};
 use crate::import::program::{Arg, InputSpec, Node, OutputSpec, Program, ProgramGraph, SymArg, TensorMeta};
 use crate::ir::{DType, Dim, Graph, Op, Origin, TensorType, UserInput, UserOutput, ValueId, WeightRef};
 use crate::options::Options;
-use crate::report::{Code, Diagnostic};
+use crate::report::Diagnostic;
 use std::collections::BTreeMap;
 
 /// A lowering in progress.
@@ -215,7 +215,7 @@ impl Lowering<'_> {
         let functional = functional_name(&node.target).filter(|_| !self.rules.contains_key(node.target.as_str()));
         let target = functional.as_deref().unwrap_or(&node.target);
         let Some(&rule) = self.rules.get(target) else {
-            return Err(Diagnostic::new(Code::UnsupportedOp, format!("operator {} is not supported", node.target)));
+            return Err(no_rule(&node.target));
         };
         let mut call = Call::new(&mut self.cx, graph, node, target)?;
         if self.autocast && !is_conversion(target) {

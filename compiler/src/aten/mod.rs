@@ -7,6 +7,7 @@
 pub mod args;
 pub mod body;
 pub mod cx;
+pub mod left_out;
 pub mod schema;
 
 mod alias;
@@ -206,6 +207,15 @@ pub fn is_supported(target: &str) -> bool {
     higher_order
         || rules.contains_key(target)
         || lower::functional_name(target).is_some_and(|n| rules.contains_key(n.as_str()))
+}
+
+/// The diagnostic for an operator without a rule; why, where it is left out on purpose.
+fn no_rule(target: &str) -> Diagnostic {
+    let diagnostic = Diagnostic::new(Code::UnsupportedOp, format!("operator {target} is not supported"));
+    match left_out::reason(target) {
+        Some(reason) => diagnostic.with_help(reason),
+        None => diagnostic,
+    }
 }
 
 /// An argument that contradicts the operator's schema.

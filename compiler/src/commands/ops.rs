@@ -1,7 +1,7 @@
-//! `jvc ops`: the operators that have a rule; for programs, the operators that they call.
+//! `jvc ops`: the operators that have a rule, and those left out on purpose; for programs, the operators that they call.
 
 use super::{CommandError, Console, Outcome, load};
-use crate::aten;
+use crate::aten::{self, left_out::LEFT_OUT};
 use crate::cli::{CompileOptions, Format, OpsArgs};
 use crate::import::Program;
 use crate::import::program::{Arg, ProgramGraph};
@@ -37,9 +37,17 @@ fn list(format: Format, console: &mut Console<'_>) -> Result<Outcome, CommandErr
     let mut names = aten::supported();
     names.sort_unstable();
     match format {
-        Format::Json => writeln!(console.out, "{}", json!(names))?,
+        Format::Json => {
+            let left_out: Vec<_> =
+                LEFT_OUT.iter().map(|l| json!({"operators": l.patterns, "reason": l.reason})).collect();
+            writeln!(console.out, "{}", json!({"supported": names, "left_out": left_out}))?;
+        }
         Format::Text => {
             names.iter().try_for_each(|name| writeln!(console.out, "{name}"))?;
+            writeln!(console.out, "\nleft out on purpose:")?;
+            for entry in LEFT_OUT {
+                writeln!(console.out, "  {}\n      {}", entry.patterns.join(" "), entry.reason)?;
+            }
             writeln!(console.err, "{} operators; their in-place forms come with them", names.len())?;
         }
     }

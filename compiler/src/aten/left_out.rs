@@ -1,0 +1,106 @@
+//! What is left out on purpose, and why: the second half of `jvc ops`, and the help of the diagnostic for an operator without a rule.
+
+/// Operators that have no rule for one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Names with `*` for any characters.
+    pub patterns: &'static [&'static str],
+    /// Why, and what to do instead.
+    pub reason: &'static str,
+}
+
+/// The table. Operators of the aten namespace that are neither here nor in [`super::supported`] are not known to occur in inference.
+pub const LEFT_OUT: &[LeftOut] = &[
+    LeftOut {
+        patterns: &["aten.*_backward.*", "aten.*_backward_*", "aten.*_jvp.*"],
+        reason: "training only: export the model in eval mode, under torch.no_grad()",
+    },
+    LeftOut {
+        patterns: &["aten.*_out", "aten.*.out", "aten.*.out_*", "aten.*.*_out"],
+        reason: "writes into a tensor that the caller passes; exported programs call the functional form",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.linalg_inv*",
+            "aten.inverse.*",
+            "aten.linalg_cholesky*",
+            "aten.cholesky*",
+            "aten.linalg_lu*",
+            "aten.linalg_qr*",
+            "aten.linalg_svd*",
+            "aten._linalg_*",
+            "aten.linalg_eig*",
+            "aten.linalg_solve*",
+            "aten.linalg_lstsq*",
+            "aten.linalg_pinv*",
+            "aten.linalg_matrix_exp*",
+            "aten.triangular_solve*",
+        ],
+        reason: "matrix factorisations have no kernel: compute the factor on the host and pass it as an input",
+    },
+    LeftOut {
+        patterns: &["aten.*sparse*", "aten.to_dense.*", "aten._coalesce*", "aten.*_csr*", "aten.*_coo*"],
+        reason: "sparse tensors have no storage here: convert to dense before the export",
+    },
+    LeftOut {
+        patterns: &["aten.quantize_per_*", "aten.*fake_quant*", "aten.q_*", "aten.int_repr.*", "quantized.*"],
+        reason: "the legacy quantised tensor types are not supported: quantise weights with torchao",
+    },
+    LeftOut {
+        patterns: &["aten.embedding_renorm.*"],
+        reason: "changes the embedding table while it reads it (max_norm): renormalise the table before the export",
+    },
+    LeftOut {
+        patterns: &["torchvision.roi_pool.*", "torchvision.ps_roi_*"],
+        reason: "superseded by torchvision.roi_align, which is supported",
+    },
+    LeftOut {
+        patterns: &["aten.*nested*", "aten._jagged_*"],
+        reason: "nested tensors have no storage here: pad and mask",
+    },
+];
+
+/// Why an operator is left out, if it is in the table.
+pub fn reason(target: &str) -> Option<&'static str> {
+    let listed = |entry: &&LeftOut| entry.patterns.iter().any(|pattern| matches(pattern, target));
+    LEFT_OUT.iter().find(listed).map(|entry| entry.reason)
+}
+
+/// `*` stands for any characters, also none.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, text, want) in [
+            ("aten.*_backward.*", "aten.convolution_backward.default", true),
+            ("aten.*_backward.*", "aten.convolution.default", false),
+            ("aten.q_*", "aten.q_scale.default", true),
+            ("aten.q_*", "aten.eq_.Scalar", false),
+            ("aten.a.b", "aten.a.b", true),
+            ("aten.a.b", "aten.a.bc", false),
+            ("aten.*.out", "aten.out", false),
+        ] {
+            assert_eq!(matches(pattern, text), want, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_both_supported_and_left_out() {
+        let both: Vec<&str> = super::super::supported().into_iter().filter(|name| reason(name).is_some()).collect();
+        assert_eq!(both, Vec::<&str>::new());
+    }
+}
