@@ -27,18 +27,14 @@ pub enum Select {
 }
 
 /// Raw Vulkan handles of an application's device, independent of the application's bindings.
+#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
 pub struct BorrowedDevice {
-    /// `vkGetInstanceProcAddr`.
     pub get_instance_proc_addr: *const c_void,
-    /// `VkInstance`.
     pub instance: u64,
-    /// `VkPhysicalDevice`.
     pub physical_device: u64,
-    /// `VkDevice`.
     pub device: u64,
-    /// `VkQueue` with compute.
+    /// A queue that computes.
     pub queue: u64,
-    /// Family of the queue.
     pub queue_family: u32,
     /// Features that were enabled at device creation; Vulkan cannot be asked.
     pub enabled: Features,

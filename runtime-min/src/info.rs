@@ -18,6 +18,9 @@ pub enum GpuKind {
     Other,
 }
 
+/// In the order of Vulkan's enumeration.
+const KINDS: [GpuKind; 5] = [GpuKind::Other, GpuKind::Integrated, GpuKind::Discrete, GpuKind::Virtual, GpuKind::Cpu];
+
 /// A Vulkan device and what it can do.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
@@ -196,7 +199,7 @@ impl GpuInfo {
         GpuInfo {
             index,
             name: text(base.device_name_as_c_str()),
-            kind: kind(base.device_type),
+            kind: *KINDS.get(base.device_type.as_raw() as usize).unwrap_or(&GpuKind::Other),
             vendor_id: base.vendor_id,
             device_id: base.device_id,
             uuid: v11.device_uuid,
@@ -248,21 +251,11 @@ fn shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<Cooperative<
 }
 
 fn component(ty: vk::ComponentTypeKHR) -> &'static str {
-    // In the order of Vulkan's enumeration.
+    // As above.
     const NAMES: [&str; 11] = ["f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"];
     match ty.as_raw() {
         BFLOAT16_TYPE => "bf16",
         index => usize::try_from(index).ok().and_then(|index| NAMES.get(index)).copied().unwrap_or("unknown"),
-    }
-}
-
-fn kind(ty: vk::PhysicalDeviceType) -> GpuKind {
-    match ty {
-        vk::PhysicalDeviceType::DISCRETE_GPU => GpuKind::Discrete,
-        vk::PhysicalDeviceType::INTEGRATED_GPU => GpuKind::Integrated,
-        vk::PhysicalDeviceType::VIRTUAL_GPU => GpuKind::Virtual,
-        vk::PhysicalDeviceType::CPU => GpuKind::Cpu,
-        _ => GpuKind::Other,
     }
 }
 

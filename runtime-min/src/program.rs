@@ -14,14 +14,13 @@ use crate::weights::{self, WeightSource, WeightsDesc};
 
 /// What all entry points of a program share.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the types of the others say it")]
 pub struct ProgramDesc<'a> {
     /// Name, also of the pipeline cache file: letters, digits, `_` and `-`.
     pub name: &'a str,
-    /// What the device must offer.
     pub requirements: Requirements<'a>,
     /// Kernels; steps name them by position.
     pub kernels: &'a [KernelDesc<'a>],
-    /// Weights.
     pub weights: WeightsDesc<'a>,
 }
 
@@ -56,16 +55,13 @@ pub struct IoDesc {
     pub output: bool,
 }
 
-/// A part of the state that starts as a copy of a weight.
+/// A part of the state that starts as a copy of a weight: its place in the weight chunks, its byte offset in the state, its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "said above")]
 pub struct StateInit {
-    /// Weight chunk.
     pub chunk: u32,
-    /// Byte offset in the chunk.
     pub offset: u64,
-    /// Byte offset in the state.
     pub state_offset: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

@@ -102,7 +102,7 @@ impl Device {
     /// Waits, for destructors, without caring how it ends. What a lost device had in flight never ends; waiting for it to be idle
     /// returns at once.
     pub(crate) fn drain(&self, value: u64) {
-        if self.wait(value, String::new).is_err() {
+        if self.wait(value, || "commands that nobody waits for".to_owned()).is_err() {
             let queue = lock(&self.queue);
             let _app = queue.app_lock.as_ref().map(|app| lock(app));
             // SAFETY: no call is in progress on the queue while it is locked.
