@@ -4,7 +4,7 @@
 //! must not read elsewhere.
 
 use super::cx::{Built, broadcast_shapes};
-use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{Dim, Shape, ValueId};
 use jvc_kernels::expr::ExprId;
 
@@ -15,14 +15,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.gather.default"], rule: gather },
     AtenOp { names: &["aten.take.default"], rule: take },
     AtenOp { names: &["aten.take_along_dim.default"], rule: take_along_dim },
-    AtenOp { names: &["aten._unique2.default"], rule: refuse_data_dependent },
-    AtenOp { names: &["aten.unique_consecutive.default", "aten.unique_dim.default"], rule: refuse_data_dependent },
 ];
-
-fn refuse_data_dependent(_: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
-    Err(unsupported_shape(format!("{}: the size of its result depends on data, which is not supported", call.target))
-        .with_help("write it with a mask of fixed size, or leave it outside the exported graph"))
-}
 
 /// Indices of an `index` or `index_put`, one entry per dimension of the tensor, and where their joint shape stands in the result.
 #[derive(Debug)]

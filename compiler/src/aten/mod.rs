@@ -73,6 +73,7 @@ mod selection;
 mod softmax;
 mod sort;
 mod stft;
+mod unique;
 
 pub use args::Call;
 pub use body::BodyBuilder;
@@ -147,6 +148,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     softmax::OPS,
     sort::OPS,
     stft::OPS,
+    unique::OPS,
 ];
 
 /// What a name of the program stands for.

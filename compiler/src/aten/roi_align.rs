@@ -1,9 +1,13 @@
-//! `torchvision.roi_align` with a fixed number of samples per bin: bilinear samples of each box, averaged.
+//! `torchvision.roi_align`: bilinear samples of each box, averaged per bin.
+//!
+//! With `sampling_ratio` 0 or less a bin takes one sample per element that it covers, `⌈bin⌉` along each dimension, so the number depends on
+//! the box. Samples more than one element outside the input count as 0, so only those inside have to be visited. They lie at least
+//! `bin / (bin + 1)` apart, and a bin longer than the input has samples almost 1 apart: `size + 5` are enough for any box.
 
 use super::norm::accumulator;
 use super::taps::windowed_sum;
-use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, unsupported_attribute};
-use crate::ir::Dim;
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, unsupported_shape};
+use crate::ir::{Dim, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{ExprId, Unary};
 
@@ -15,7 +19,7 @@ struct Bins {
     scale: f64,
     /// Bins along height and width.
     bins: [i64; 2],
-    /// Samples per bin and dimension.
+    /// Samples per bin and dimension; 0 for as many as the bin covers elements.
     samples: i64,
     aligned: bool,
 }
@@ -25,57 +29,134 @@ fn roi_align(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let bins = Bins {
         scale: call.float("spatial_scale")?,
         bins: [call.int("pooled_height")?, call.int("pooled_width")?],
-        samples: call.int("sampling_ratio")?,
+        samples: call.int("sampling_ratio")?.max(0),
         aligned: call.bool("aligned")?,
     };
-    if bins.samples < 1 {
-        let text = format!("roi_align: sampling_ratio={} is not supported (only 1 or more)", bins.samples);
-        return Err(unsupported_attribute(text).with_help("give roi_align a fixed sampling_ratio, such as 2"));
-    }
     let (dtype, sizes) = (cx.tensor_dtype(x), [cx.size(x, 2), cx.size(x, 3)]);
     let (images, acc) = (cx.size(x, 0), accumulator(dtype));
     let shape = vec![cx.size(rois, 0), cx.size(x, 1), bins.bins[0].into(), bins.bins[1].into()];
+    if bins.samples == 0 {
+        return adaptive(cx, call, x, rois, &bins);
+    }
     let n = bins.samples * bins.samples;
     let sum = windowed_sum(cx, &[x, rois], n, acc, shape, |b, axes, k| {
         let width = b.int(bins.samples);
         let sample = [b.div(k, width), b.rem(k, width)];
-        let which = b.int(0);
-        let image = b.load(1, &[axes[0], which]);
-        let image = b.cast(Ty::I32, image);
-        let image = b.clamp_index(image, &images);
-        let at = [0, 1].map(|d| position(b, &bins, axes, d, sample[d], acc.ty()));
+        let image = image_of(b, axes, &images);
+        let at = [0, 1].map(|d| {
+            let (s, n) = (b.cast(acc.ty(), sample[d]), b.lit(acc.ty(), bins.samples as f64));
+            Bin::new(b, &bins, axes, d, acc.ty()).sample(b, s, n)
+        });
         bilinear(b, [image, axes[1]], at, &sizes, acc.ty())
     })?;
     let mean = cx.scale(sum, 1.0 / n as f64)?;
     Ok(vec![Val::Tensor(cx.cast(mean, dtype)?)])
 }
 
-/// Where sample `s` of a bin lies along dimension `d` (0 height, 1 width); boxes are (image, x1, y1, x2, y2).
-fn position(b: &mut BodyBuilder, bins: &Bins, axes: &[ExprId], d: usize, s: ExprId, ty: Ty) -> ExprId {
-    let corner = |b: &mut BodyBuilder, at: i64| {
-        let column = b.int(at);
-        let v = b.load(1, &[axes[0], column]);
-        let v = b.cast(ty, v);
-        let (scale, offset) = (b.lit(ty, bins.scale), b.lit(ty, if bins.aligned { 0.5 } else { 0.0 }));
-        let scaled = b.mul(v, scale);
-        b.sub(scaled, offset)
+/// As many samples as each bin covers elements.
+fn adaptive(cx: &mut Cx, call: &Call<'_>, x: ValueId, rois: ValueId, bins: &Bins) -> Result<Vec<Val>, Diagnostic> {
+    let (dtype, sizes) = (cx.tensor_dtype(x), [cx.size(x, 2), cx.size(x, 3)]);
+    let (images, acc) = (cx.size(x, 0), accumulator(dtype));
+    let literal = |d: &Dim| {
+        d.as_const().ok_or_else(|| unsupported_shape(format!("roi_align: samples over the symbolic size {d}")))
     };
-    let (start, end) = (corner(b, 2 - d as i64), corner(b, 4 - d as i64));
-    let mut len = b.sub(end, start);
-    if !bins.aligned {
-        let least = b.lit(ty, 1.0);
-        len = b.max(len, least);
+    let visited = [literal(&sizes[0])? + MARGIN, literal(&sizes[1])? + MARGIN];
+    let shape = vec![cx.size(rois, 0), cx.size(x, 1), bins.bins[0].into(), bins.bins[1].into()];
+    cx.b.graph
+        .slow
+        .push((call.node.name.clone(), format!("{} samples of each bin are looked at", visited[0] * visited[1])));
+    let sum = windowed_sum(cx, &[x, rois], visited[0] * visited[1], acc, shape.clone(), |b, axes, k| {
+        let width = b.int(visited[1]);
+        let steps = [b.div(k, width), b.rem(k, width)];
+        let image = image_of(b, axes, &images);
+        let samples = [0, 1].map(|d| {
+            let bin = Bin::new(b, bins, axes, d, acc.ty());
+            bin.sample_inside(b, steps[d])
+        });
+        let value = bilinear(b, [image, axes[1]], samples.map(|s| s.0), &sizes, acc.ty());
+        let (zero, there) = (b.lit(acc.ty(), 0.0), b.and(samples[0].1, samples[1].1));
+        b.select(there, value, zero)
+    })?;
+    let mean = cx.compute(shape, acc, &[sum, rois], |b, axes| {
+        let [down, across] = [0, 1].map(|d| Bin::new(b, bins, axes, d, acc.ty()).covered(b));
+        let (count, one) = (b.mul(down, across), b.lit(acc.ty(), 1.0));
+        let (count, sum) = (b.max(count, one), b.load(0, axes));
+        b.div(sum, count)
+    })?;
+    Ok(vec![Val::Tensor(cx.cast(mean, dtype)?)])
+}
+
+/// Samples visited beyond the size of the input.
+const MARGIN: i64 = 6;
+
+fn image_of(b: &mut BodyBuilder, axes: &[ExprId], images: &Dim) -> ExprId {
+    let which = b.int(0);
+    let image = b.load(1, &[axes[0], which]);
+    let image = b.cast(Ty::I32, image);
+    b.clamp_index(image, images)
+}
+
+/// A bin along one dimension, in elements of the input; boxes are operand 1.
+struct Bin {
+    from: ExprId,
+    len: ExprId,
+    ty: Ty,
+}
+
+impl Bin {
+    /// The bin along dimension `d` (0 height, 1 width); boxes are (image, x1, y1, x2, y2).
+    fn new(b: &mut BodyBuilder, bins: &Bins, axes: &[ExprId], d: usize, ty: Ty) -> Bin {
+        let corner = |b: &mut BodyBuilder, at: i64| {
+            let column = b.int(at);
+            let v = b.load(1, &[axes[0], column]);
+            let v = b.cast(ty, v);
+            let (scale, offset) = (b.lit(ty, bins.scale), b.lit(ty, if bins.aligned { 0.5 } else { 0.0 }));
+            let scaled = b.mul(v, scale);
+            b.sub(scaled, offset)
+        };
+        let (start, end) = (corner(b, 2 - d as i64), corner(b, 4 - d as i64));
+        let mut whole = b.sub(end, start);
+        if !bins.aligned {
+            let least = b.lit(ty, 1.0);
+            whole = b.max(whole, least);
+        }
+        let n_bins = b.lit(ty, bins.bins[d] as f64);
+        let len = b.div(whole, n_bins);
+        let index = b.cast(ty, axes[2 + d]);
+        let before = b.mul(index, len);
+        Bin { from: b.add(start, before), len, ty }
     }
-    let n_bins = b.lit(ty, bins.bins[d] as f64);
-    let bin = b.div(len, n_bins);
-    let (index, s) = (b.cast(ty, axes[2 + d]), b.cast(ty, s));
-    let (half, n) = (b.lit(ty, 0.5), b.lit(ty, bins.samples as f64));
-    let from = b.mul(index, bin);
-    let from = b.add(start, from);
-    let centre = b.add(s, half);
-    let inside = b.mul(centre, bin);
-    let inside = b.div(inside, n);
-    b.add(from, inside)
+
+    /// Where sample `s` of `n` lies.
+    fn sample(&self, b: &mut BodyBuilder, s: ExprId, n: ExprId) -> ExprId {
+        let half = b.lit(self.ty, 0.5);
+        let centre = b.add(s, half);
+        let inside = b.mul(centre, self.len);
+        let inside = b.div(inside, n);
+        b.add(self.from, inside)
+    }
+
+    /// Elements that it covers: ⌈len⌉.
+    fn covered(&self, b: &mut BodyBuilder) -> ExprId {
+        b.un(Unary::Ceil, self.len)
+    }
+
+    /// The `step`-th of its samples from the first one that is not before the input, and whether there is such a one.
+    fn sample_inside(&self, b: &mut BodyBuilder, step: ExprId) -> (ExprId, ExprId) {
+        let (n, zero, one) = (self.covered(b), b.lit(self.ty, 0.0), b.lit(self.ty, 1.0));
+        // (−1 − from)·n / len − ½ is the sample at −1; one more in front for rounding.
+        let minus_one = b.neg(one);
+        let ahead = b.sub(minus_one, self.from);
+        let scaled = b.mul(ahead, n);
+        let scaled = b.div(scaled, self.len);
+        let first = b.un(Unary::Floor, scaled);
+        let first = b.sub(first, one);
+        let first = b.max(first, zero);
+        let step = b.cast(self.ty, step);
+        let s = b.add(first, step);
+        let there = b.lt(s, n);
+        (self.sample(b, s, n), there)
+    }
 }
 
 /// Bilinear sample; beyond one element outside it is 0, before that the border's.
