@@ -1,8 +1,9 @@
 //! The ATen rules against PyTorch: operator cases, lowered and evaluated by the interpreter, compared by the pass rule.
 //!
 //! `data/operators.tar.gz` holds, per operator, `OP/CASE.pt2` (sometimes `.core.pt2`) and `OP/CASE.safetensors` with inputs (`in.N`), eager
-//! outputs (`out.N`) and those of a run in f64 (`out64.N`), made by torch 2.11 from its own operator samples. `examples/oracle.rs` runs the
-//! same judgement over any folder.
+//! outputs (`out.N`) and those of a run in f64 (`out64.N`), made by torch 2.11 from its own operator samples; `tv_roi_pool/002` (odd boxes,
+//! equal values, positions) by plain loops of the definition, which give torch's result on 000. `examples/oracle.rs` runs the same
+//! judgement over any folder.
 
 use jvc::aten;
 use jvc::exec::HostTensor;

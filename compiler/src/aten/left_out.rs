@@ -51,8 +51,8 @@ pub const LEFT_OUT: &[LeftOut] = &[
         reason: "changes the embedding table while it reads it (max_norm): renormalise the table before the export",
     },
     LeftOut {
-        patterns: &["torchvision.roi_pool.*", "torchvision.ps_roi_*"],
-        reason: "superseded by torchvision.roi_align, which is supported",
+        patterns: &["torchvision.ps_roi_*"],
+        reason: "position-sensitive pooling is superseded by torchvision.roi_align, which is supported",
     },
     LeftOut {
         patterns: &["aten.*nested*", "aten._jagged_*"],

@@ -67,6 +67,7 @@ mod pool;
 mod recurrent;
 mod resample_aa;
 mod roi_align;
+mod roi_pool;
 mod scatter;
 mod search;
 mod selection;
@@ -142,6 +143,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     recurrent::OPS,
     resample_aa::OPS,
     roi_align::OPS,
+    roi_pool::OPS,
     scatter::OPS,
     search::OPS,
     selection::OPS,
