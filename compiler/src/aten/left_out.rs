@@ -47,6 +47,30 @@ pub const LEFT_OUT: &[LeftOut] = &[
         reason: "the legacy quantised tensor types are not supported: quantise weights with torchao",
     },
     LeftOut {
+        patterns: &[
+            "quantized_decomposed.choose_qparams*",
+            "quantized_decomposed.*per_token*",
+            "quantized_decomposed.fake_quant*",
+            "torchao.choose_*",
+            "torchao.*fake_quant*",
+        ],
+        reason: "activations quantised by their own range at run time gain nothing here: products are computed in floats. Export the \
+                 model with weight-only quantisation",
+    },
+    LeftOut {
+        patterns: &[
+            "quantized_decomposed.embedding_*",
+            "quantized_decomposed.*_mm.*",
+            "torchao.*_mm*",
+            "torchao.*pack*",
+            "torchao.*float8*",
+            "torchao.*gguf*",
+            "torchao.*linear*",
+        ],
+        reason: "a kernel of one backend with its own packing: export before that backend's passes, with dequantize_affine or \
+                 dequantize_per_channel and the plain operator behind it",
+    },
+    LeftOut {
         patterns: &["aten.embedding_renorm.*"],
         reason: "changes the embedding table while it reads it (max_norm): renormalise the table before the export",
     },

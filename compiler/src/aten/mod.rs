@@ -34,6 +34,7 @@ pub mod philox;
 mod placing;
 mod power;
 mod promote;
+mod quantize;
 mod random;
 mod reduce;
 mod slicing;
@@ -112,6 +113,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     loss::OPS,
     placing::OPS,
     power::OPS,
+    quantize::OPS,
     random::OPS,
     reduce::OPS,
     slicing::OPS,

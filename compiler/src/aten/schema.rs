@@ -78,7 +78,7 @@ fn parse_default(name: &str, json: &str) -> Option<Arg> {
         Value::Null => Arg::None,
         Value::Bool(v) => Arg::Bool(v),
         // The schema dump has element types in the numbering of c10, which is one below the export's up to bool.
-        Value::Number(n) if name == "dtype" => Arg::ScalarType(ScalarType::from_code(n.as_i64()? + 1)?),
+        Value::Number(n) if name.ends_with("dtype") => Arg::ScalarType(ScalarType::from_code(n.as_i64()? + 1)?),
         Value::Number(n) => n.as_i64().map_or(Arg::Float(n.as_f64()?), Arg::Int),
         Value::String(s) => Arg::Str(s),
         Value::Array(items) if items.iter().all(Value::is_i64) => {

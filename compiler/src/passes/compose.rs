@@ -90,7 +90,7 @@ pub(super) fn splat(graph: &Graph, v: ValueId) -> Option<Lit> {
 }
 
 /// The first element as a literal of its register type.
-fn element(t: &Tensor) -> Lit {
+pub(super) fn element(t: &Tensor) -> Lit {
     match (&t.data, t.dtype.ty()) {
         (Data::Float(v), Ty::F64) => Lit::F64(v[0].to_bits()),
         (Data::Float(v), _) => Lit::F32((v[0] as f32).to_bits()),

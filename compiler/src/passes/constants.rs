@@ -2,7 +2,7 @@
 
 use super::Cx;
 use crate::ir::eval::{Precision, Symbols, Tensor, Weights, eval_op, literal};
-use crate::ir::{Graph, Literal, Op, TensorType, ValueId};
+use crate::ir::{DType, Graph, Literal, Op, TensorType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -109,4 +109,36 @@ pub(crate) fn known_value(graph: &Graph, weights: &Weights<'_>, v: ValueId) -> O
     }
     let value = Evaluator::default().value(graph, &Cx::new(weights, false, 0), v)?;
     Some(Tensor::clone(&value))
+}
+
+/// Expression nodes of a decoding: what an inner loop may compute again for every element that it reads.
+const MAX_DECODING_NODES: usize = 24;
+
+/// True for floats that little arithmetic makes of stored bytes, at most two of them of each byte: quantised weights. To fold or store
+/// them would give back what the quantisation has saved.
+pub(crate) fn decodes_bytes(graph: &Graph, v: ValueId) -> bool {
+    let Some(n) = graph.ty(v).n_elems().as_const() else { return false };
+    if !graph.ty(v).dtype.is_float() {
+        return false;
+    }
+    let (mut stack, mut seen) = (vec![v], BTreeSet::new());
+    let (mut bytes, mut nodes) = (false, 0);
+    while let Some(v) = stack.pop() {
+        if !seen.insert(v) {
+            continue;
+        }
+        let node = graph.def(v);
+        match &node.op {
+            Op::Weight(_) | Op::Const(_) => {
+                let ty = graph.ty(v);
+                let whole = ty.n_elems().as_const().is_some_and(|stored| stored * 2 >= n);
+                bytes |= matches!(ty.dtype, DType::I8 | DType::U8) && whole;
+            }
+            Op::Map(body) | Op::Compute(body) => nodes += body.exprs.reachable(&[body.root]).len(),
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } => {}
+            _ => return false,
+        }
+        stack.extend(&node.inputs);
+    }
+    bytes && nodes <= MAX_DECODING_NODES
 }

@@ -18,11 +18,11 @@
 //! ```
 //!
 //! The size rule. A value made from stored data or by an anchor is folded when it needs no more bytes than the data it is made from
-//! (or very few); mere movement of stored data stays, it is free where it is read. A value made from nothing (ranges, masks, tables) is
-//! folded when it is dear to compute, up to a few megabytes; a cheap one stays an expression in its users. What is not folded itself may
-//! still have operands that are.
+//! (or very few); mere movement of stored data stays, it is free where it is read, and so do quantised weights however few, which are
+//! decoded where they are read. A value made from nothing (ranges, masks, tables) is folded when it is dear to compute, up to a few
+//! megabytes; a cheap one stays an expression in its users. What is not folded itself may still have operands that are.
 
-use super::constants::{Evaluator, const_op, constant_values};
+use super::constants::{Evaluator, const_op, constant_values, decodes_bytes};
 use super::drop_dead::compact;
 use super::{Cx, Pass};
 use crate::ir::{Graph, Node, Op, ValueId};
@@ -109,7 +109,7 @@ fn worth_folding(graph: &Graph, v: ValueId) -> bool {
     let (cone, bytes) = (Cone::of(graph, v), bytes_of(graph, v));
     if cone.stored_bytes > 0 || cone.anchors {
         let free = !cone.anchors && !cone.joins && cone.nodes == 0;
-        return !free && bytes <= cone.stored_bytes.max(SMALL_BYTES);
+        return !free && bytes <= cone.stored_bytes.max(SMALL_BYTES) && !decodes_bytes(graph, v);
     }
     let cheap = !cone.dear && cone.nodes <= CHEAP_NODES;
     !cheap && bytes <= TABLE_BYTES

@@ -15,11 +15,12 @@
 //! }
 //! ```
 
-use super::compose::splat;
+use super::compose::{element, splat};
 use super::rewrite::{Patch, Ref, View, rewrite};
 use super::{Cx, Pass};
+use crate::ir::eval::Data;
 use crate::ir::op::Body;
-use crate::ir::{Graph, NodeId, Op};
+use crate::ir::{Graph, NodeId, Op, ValueId};
 use jvc_kernels::expr::{Expr, ExprId, Exprs, Lit};
 
 pub(super) const PASS: Pass =
@@ -32,7 +33,7 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
 fn inline<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let (Op::Map(body) | Op::Compute(body)) = &n.op else { return None };
-    let lits: Vec<Option<Lit>> = n.inputs.iter().map(|&v| splat(view.graph, v)).collect();
+    let lits: Vec<Option<Lit>> = n.inputs.iter().map(|&v| splat(view.graph, v).or_else(|| stored(view, v))).collect();
     if lits.iter().all(Option::is_none) {
         return None;
     }
@@ -45,6 +46,23 @@ fn inline<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let mut p = Patch::new(view);
     let r = p.push(op, &inputs, view.ty(n.outputs[0]).clone());
     p.replace_by(r)
+}
+
+/// Elements of a weight that is looked into.
+const MAX_STORED_ELEMS: i64 = 1 << 20;
+
+/// The one value of a stored integer tensor, in movement or not: the zero points of a symmetric quantisation.
+fn stored(view: &View<'_>, v: ValueId) -> Option<Lit> {
+    match view.op(v) {
+        Op::Reshape(_) | Op::Broadcast(_) | Op::Permute(_) => stored(view, view.inputs(v)[0]),
+        Op::Weight(w) if !view.ty(v).dtype.is_float() && view.ty(v).n_elems().as_const()? <= MAX_STORED_ELEMS => {
+            let t = (view.cx.weights)(&w.name)?;
+            let Data::Int(values) = &t.data else { return None };
+            let first = *values.first()?;
+            values.iter().all(|&v| v == first).then(|| element(&t))
+        }
+        _ => None,
+    }
 }
 
 /// Copies the body with operands renumbered. A load needs its copied index, so nodes are copied in order here.

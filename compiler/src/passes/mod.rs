@@ -19,7 +19,7 @@ mod rewrite;
 mod share_equal;
 mod simplify_movement;
 
-pub(crate) use constants::known_value;
+pub(crate) use constants::{decodes_bytes, known_value};
 
 use crate::aten::storage_of;
 use crate::import::weights::WeightStore;

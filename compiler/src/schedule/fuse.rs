@@ -7,6 +7,7 @@
 
 use super::inline::Place;
 use crate::ir::{Dim, Graph, NodeId, Op, ValueId};
+use crate::passes::decodes_bytes;
 use jvc_kernels::expr::{Binary, Expr, Unary};
 
 /// One kernel-to-be.
@@ -258,10 +259,13 @@ impl<'a> Fuser<'a> {
             return Some(Reason::TooLarge);
         }
         let users = self.users(v);
-        if users.len() > 1 && work.ops > MAX_SHARED_OPS {
-            return Some(Reason::SharedAndCostly);
-        }
-        users.iter().find_map(|&n| self.user_reason(v, work, &self.graph.node(n).op, n))
+        let reason = if users.len() > 1 && work.ops > MAX_SHARED_OPS {
+            Some(Reason::SharedAndCostly)
+        } else {
+            users.iter().find_map(|&n| self.user_reason(v, work, &self.graph.node(n).op, n))
+        };
+        // Reading the bytes of a quantised weight and decoding them is cheaper than reading floats, and every run would store these anew.
+        reason.filter(|_| !decodes_bytes(self.graph, v))
     }
 
     fn user_reason(&self, v: ValueId, work: Work, user: &Op, node: NodeId) -> Option<Reason> {
