@@ -16,6 +16,7 @@ use crate::report::{Code, Diagnostic};
 use crate::schedule::fuse::fuse;
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
+use crate::schedule::tile;
 use jvc_codegen::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -112,6 +113,8 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, Sy
     let mut decisions: Vec<String> =
         graph.slow.iter().map(|(node, reason)| format!("{node}: slow: {reason}")).collect();
     decisions.extend(fusion.decisions(graph));
+    let choices = drafts.iter().filter_map(|d| Some((d, tile::decision(device, &d.spec)?)));
+    decisions.extend(choices.map(|(d, choice)| format!("{}: {choice}", graph.value(d.result).name)));
     if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
 }
 

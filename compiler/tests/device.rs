@@ -1,6 +1,6 @@
 //! Every operation of the graph, alone and with what fuses into it, on the device at hand against the interpreter.
 
-use jvc::device;
+use jvc::device::{self, DeviceProfile};
 use jvc::exec::{HostTensor, Loaded, Value, check_ranges};
 use jvc::import::weights::WeightStore;
 use jvc::ir::eval::{Data, Precision, Tensor, eval_with};
@@ -117,14 +117,24 @@ fn check(graph: &Graph, runs: &[Vec<Tensor>]) {
 }
 
 /// Runs on the device and in the interpreter, and hands each pair of results to `judge`.
-fn check_with(graph: &Graph, runs: &[Vec<Tensor>], mut judge: impl FnMut(&HostTensor, &Tensor)) {
+fn check_with(graph: &Graph, runs: &[Vec<Tensor>], judge: impl FnMut(&HostTensor, &Tensor)) {
     let Some(gpu) = gpu() else {
         assert!(std::env::var_os("CI").is_none(), "CI has a device");
         return;
     };
-    let profile = device::of_gpu(gpu.info());
+    check_on(gpu, &device::of_gpu(gpu.info()), graph, runs, judge);
+}
+
+/// As [`check_with`], compiled for a profile; the kernels' specs.
+fn check_on(
+    gpu: &Gpu,
+    profile: &DeviceProfile,
+    graph: &Graph,
+    runs: &[Vec<Tensor>],
+    mut judge: impl FnMut(&HostTensor, &Tensor),
+) -> Vec<String> {
     let store = WeightStore::new();
-    let compiled = match plan_graphs(vec![graph.clone()], &[&store], &Options::default(), &profile) {
+    let compiled = match plan_graphs(vec![graph.clone()], &[&store], &Options::default(), profile) {
         Ok(compiled) => compiled,
         Err(problems) => {
             // A device without 64-bit floats refuses what needs them, and says so. 64-bit integers it computes by words.
@@ -132,7 +142,7 @@ fn check_with(graph: &Graph, runs: &[Vec<Tensor>], mut judge: impl FnMut(&HostTe
             for d in problems {
                 assert!(poor && d.code == Code::Device && d.message.contains("64-bit floats"), "{d}");
             }
-            return;
+            return vec![];
         }
     };
     validate(&compiled);
@@ -147,6 +157,7 @@ fn check_with(graph: &Graph, runs: &[Vec<Tensor>], mut judge: impl FnMut(&HostTe
         let ranges = check_ranges(gpu, &compiled, 0, &values).expect("the steps run alone");
         assert_eq!(ranges.faults, vec![], "declared ranges");
     }
+    compiled.plan.kernels.iter().map(|k| k.spec.clone()).collect()
 }
 
 #[cfg(feature = "validate")]
@@ -490,4 +501,101 @@ fn long_rows_are_reduced_to_their_end() {
     let variance = c.op(Op::Variance { dims: vec![1, 2, 3], correction: 1.0 }, &[x]);
     let sum = c.op(Op::Reduce { combine: Combine::Sum, dims: vec![0, 1, 2, 3], dtype: DType::F32 }, &[x]);
     c.check(&[variance, sum]);
+}
+
+/// The device's profile as if it were no CPU driver, with little shared memory: a CPU driver takes minutes to compile large tiles. None
+/// where it lacks cooperative matrices of halves with sums in f32.
+#[allow(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn matrix_profile(gpu: &Gpu, test: &str) -> Option<DeviceProfile> {
+    let mut profile = device::of_gpu(gpu.info());
+    if std::mem::replace(&mut profile.rates.cpu, false) {
+        profile.limits.shared_bytes_per_workgroup = 8192;
+    }
+    if profile.cooperative.iter().any(|c| c.operand == "f16" && c.result == "f32") {
+        return Some(profile);
+    }
+    eprintln!("SKIPPED {test}: the device has no cooperative matrices of f16");
+    None
+}
+
+/// Kernels of a case on such a profile, run and compared.
+fn on_matrices(mut case: Case, out: ValueId, test: &str) -> Option<Vec<String>> {
+    let gpu = gpu()?;
+    let profile = matrix_profile(gpu, test)?;
+    case.b.graph.outputs = vec![("out_0".to_owned(), UserOutput::Tensor(out))];
+    Some(check_on(gpu, &profile, &case.b.graph, &[case.inputs], |got, want| compare(0, got, want)))
+}
+
+fn n_cooperative(kernels: &[String]) -> usize {
+    kernels.iter().filter(|k| k.contains("coop:")).count()
+}
+
+#[test]
+fn products_and_convolutions_of_halves_run_on_cooperative_matrices() {
+    let mut c = Case::new();
+    let (a, w) = (c.input(DType::F16, &[2, 19, 40]), c.input(DType::F16, &[1, 40, 24]));
+    let bias = c.input(DType::F16, &[1, 1, 24]);
+    let product = c.op(Op::Matmul, &[a, w]);
+    let sum = c.add(product, bias);
+    let out = c.gelu(sum);
+    if let Some(kernels) = on_matrices(c, out, "product of halves") {
+        assert_eq!(n_cooperative(&kernels), 1, "{kernels:?}");
+    }
+    let mut c = Case::new();
+    let (x, w) = (c.input(DType::F16, &[1, 8, 9, 9]), c.input(DType::F16, &[20, 8, 3, 3]));
+    let out = c.op(Op::Conv { window: window(2, 1, 1, 1), groups: 1 }, &[x, w]);
+    if let Some(kernels) = on_matrices(c, out, "convolution of halves") {
+        assert_eq!(n_cooperative(&kernels), 1, "{kernels:?}");
+    }
+}
+
+#[test]
+fn only_operands_that_are_halves_reach_cooperative_matrices() {
+    let as_f32 = |c: &mut Case, v: ValueId| {
+        let shape = c.b.ty(v).shape.clone();
+        let mut exprs = Exprs::new();
+        let root = exprs.arg(0, Ty::F32);
+        let body = Body { exprs, root, syms: vec![] };
+        c.b.map(body, vec![v], TensorType::new(DType::F32, shape)).expect("a widening")
+    };
+    // Widened halves are halves still; the product is in f32.
+    let mut c = Case::new();
+    let (a, b) = (c.input(DType::F16, &[20, 32]), c.input(DType::F16, &[32, 16]));
+    let (a, b) = (as_f32(&mut c, a), as_f32(&mut c, b));
+    let out = c.op(Op::Matmul, &[a, b]);
+    if let Some(kernels) = on_matrices(c, out, "widened halves") {
+        assert_eq!(n_cooperative(&kernels), 1, "{kernels:?}");
+    }
+    // One of them scaled in f32 is no half any more, and f32 inputs never were.
+    for widen in [true, false] {
+        let mut c = Case::new();
+        let dtype = if widen { DType::F16 } else { DType::F32 };
+        let (mut a, mut b) = (c.input(dtype, &[20, 32]), c.input(dtype, &[32, 16]));
+        if widen {
+            (a, b) = (as_f32(&mut c, a), as_f32(&mut c, b));
+            a = c.map(&[a], |e, x| {
+                let third = e.f32(1.0 / 3.0);
+                e.bin(Binary::Mul, x[0], third)
+            });
+        }
+        let out = c.op(Op::Matmul, &[a, b]);
+        if let Some(kernels) = on_matrices(c, out, "f32") {
+            assert_eq!(n_cooperative(&kernels), 0, "{kernels:?}");
+        }
+    }
+}
+
+#[test]
+fn cpu_drivers_keep_halves_in_registers() {
+    let Some(gpu) = gpu() else { return };
+    let profile = device::of_gpu(gpu.info());
+    if !(profile.rates.cpu && profile.features.float16) {
+        return;
+    }
+    let mut c = Case::new();
+    let (a, b) = (c.input(DType::F16, &[20, 32]), c.input(DType::F16, &[32, 16]));
+    let out = c.op(Op::Matmul, &[a, b]);
+    c.b.graph.outputs = vec![("out_0".to_owned(), UserOutput::Tensor(out))];
+    let kernels = check_on(gpu, &profile, &c.b.graph, &[c.inputs], |got, want| compare(0, got, want));
+    assert!(n_cooperative(&kernels) == 0 && kernels[0].contains("registers:"), "{kernels:?}");
 }

@@ -1,8 +1,12 @@
 //! Tile choice: pure functions from (problem, device) to parameters. No device names, only fields of the profile.
 
 use crate::device::DeviceProfile;
-use jvc_kernels::dtype::Ty;
-use jvc_kernels::spec::Staging;
+use crate::plan::kernels::limits;
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::expr::{ExprId, Exprs};
+use jvc_kernels::is_exact_in;
+use jvc_kernels::spec::{Coop, KernelSpec, MatmulSpec, Staging};
+use jvc_kernels::templates::matmul::coop_fits;
 
 /// Invocations of a workgroup in the portable path.
 const PORTABLE_WG: u32 = 256;
@@ -22,7 +26,33 @@ pub struct Problem {
     pub k: f64,
     /// Accumulator type.
     pub acc: Ty,
+    /// The half type that both operands are exact in, if there is one.
+    pub half: Option<DType>,
 }
+
+/// Cooperative tiles to choose from: size along m, n and k, subgroups along m and n, buffers. Measured on an H200: k tiles of 64 halves
+/// are lines of its cache and beat all others by a quarter; exact tiles for multiples of 144; deep ones where tiles are few.
+const COOP_TILES: [(u32, u32, u32, (u32, u32), u32); 7] = [
+    (128, 128, 64, (2, 2), 1),
+    (128, 144, 64, (4, 1), 1),
+    (128, 64, 64, (2, 2), 1),
+    (64, 128, 64, (1, 4), 1),
+    (64, 144, 64, (2, 3), 1),
+    (64, 64, 64, (2, 2), 1),
+    (32, 32, 128, (2, 2), 2),
+];
+
+/// For devices whose shared memory holds none of them.
+const COOP_SMALL: (u32, u32, u32, (u32, u32), u32) = (32, 32, 16, (2, 2), 1);
+
+/// Time of a tile is about `m·n + COOP_EDGE·(m + n)`: fitted to tiles of 64×64 to 128×144 on an H200, within 8 %.
+const COOP_EDGE: f64 = 100.0;
+
+/// Time of a tile that has a unit to itself, against its share of one that two run on: the same fit.
+const COOP_ALONE: f64 = 1.22;
+
+/// Smallest sides that fill fragments well enough.
+const COOP_LEAST: f64 = 16.0;
 
 fn wg(device: &DeviceProfile, work_items: f64) -> u32 {
     let most = if device.rates.cpu { CPU_WG } else { PORTABLE_WG }.min(device.limits.max_workgroup_invocations);
@@ -72,24 +102,93 @@ fn threads_within_loops(device: &DeviceProfile, row_len: f64) -> u32 {
 }
 
 /// Inner-loop shape of a matrix product, workgroup size, and reasons for anything slow.
+///
+/// CPU drivers compute cooperative matrices like any other arithmetic, and shared memory costs them more than it saves: they get
+/// registers, whatever fragments they offer.
 pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'static str>) {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
+    let mut slow = vec![];
+    if let Some(elem) = p.half.filter(|_| !device.rates.cpu && p.acc == Ty::F32 && p.m > 8.0) {
+        match cooperative(device, p, elem) {
+            Ok(c) => return (Staging::Coop(c), c.warps.0 * c.warps.1 * c.subgroup, vec![]),
+            Err(reason) => slow.push(reason),
+        }
+    }
     if device.rates.cpu || p.acc != Ty::F32 {
-        let slow = if device.rates.cpu { vec![] } else { vec!["matrix product outside f32 has no tiled kernel"] };
+        if !device.rates.cpu {
+            slow.push("matrix product outside f32 has no tiled kernel");
+        }
         let (rows, cols) = register_tile(p);
         return (Staging::Registers { rows, cols }, row_sharing_wg(device, p, rows, cols), slow);
     }
     if p.m <= 8.0 && p.k >= 64.0 {
-        return (Staging::Gemv { threads_per_dot: 32 }, most, vec![]);
+        return (Staging::Gemv { threads_per_dot: 32 }, most, slow);
     }
     let tiles = |bm: f64, bn: f64| p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
     let units = f64::from(device.rates.n_units);
     if p.m >= 96.0 && p.n >= 48.0 && tiles(128.0, 64.0) >= 1.5 * units {
-        (Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 }, 256.min(most), vec![])
+        (Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 }, 256.min(most), slow)
     } else if p.m >= 24.0 && p.n >= 24.0 {
-        (Staging::Shared { bm: 64, bn: 64, bk: 16, rows: 4, cols: 4 }, 256.min(most), vec![])
+        (Staging::Shared { bm: 64, bn: 64, bk: 16, rows: 4, cols: 4 }, 256.min(most), slow)
     } else {
-        (Staging::Shared { bm: 32, bn: 32, bk: 16, rows: 2, cols: 2 }, 256.min(most), vec![])
+        (Staging::Shared { bm: 32, bn: 32, bk: 16, rows: 2, cols: 2 }, 256.min(most), slow)
+    }
+}
+
+/// The cheapest cooperative tile, or why there is none.
+fn cooperative(device: &DeviceProfile, p: &Problem, elem: DType) -> Result<Coop, &'static str> {
+    if p.m < COOP_LEAST || p.n < COOP_LEAST || p.k < COOP_LEAST {
+        return Err("half-precision product too small for cooperative matrices");
+    }
+    if device.limits.subgroup_size == 0 || !device.features.vulkan_memory_model {
+        return Err(
+            "half-precision product without cooperative matrices: the device has no fixed subgroup size, or no memory model",
+        );
+    }
+    let limits = limits(device);
+    let frags = limits.cooperative.iter().filter(|f| f.3 == elem).map(|&(m, n, k, _)| (m, n, k));
+    // Large fragments need the fewest instructions.
+    let Some(frag) = frags.max_by_key(|f| f.0 * f.1 * f.2) else {
+        return Err("half-precision product without cooperative matrices: the device has none of its type");
+    };
+    let tile = |(bm, bn, bk, warps, buffers)| {
+        let subgroup = device.limits.subgroup_size;
+        let c = Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true };
+        Some(c).filter(|c| coop_fits(c, &limits))
+    };
+    let fitting = COOP_TILES.into_iter().filter_map(tile);
+    let best = fitting.min_by(|a, b| coop_cost(device, p, a).total_cmp(&coop_cost(device, p, b)));
+    best.or_else(|| tile(COOP_SMALL))
+        .ok_or("half-precision product without cooperative matrices: no tile fits the device")
+}
+
+/// Predicted time of all tiles of a problem, in no unit.
+fn coop_cost(device: &DeviceProfile, p: &Problem, c: &Coop) -> f64 {
+    let (bm, bn, bk) = (f64::from(c.bm), f64::from(c.bn), f64::from(c.bk));
+    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
+    let per_unit = (tiles / f64::from(device.rates.n_units)).ceil();
+    let shares = if per_unit % 2.0 == 0.0 { per_unit } else { per_unit - 1.0 + COOP_ALONE };
+    shares * (bm * bn + COOP_EDGE * (bm + bn)) * (p.k / bk).ceil() * bk
+}
+
+/// The half type that both operands of a product are exact in. A value computed in f32 has none: it is never rounded to reach a faster kernel.
+pub fn half_of(exprs: &Exprs, lhs: ExprId, rhs: ExprId) -> Option<DType> {
+    [DType::F16, DType::BF16].into_iter().find(|&t| is_exact_in(exprs, lhs, t) && is_exact_in(exprs, rhs, t))
+}
+
+/// What the choice for a half-precision product was, for the decisions of a plan.
+pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
+    let KernelSpec::Matmul(MatmulSpec { staging, exprs, lhs, rhs, .. }) = spec else { return None };
+    match staging {
+        Staging::Coop(c) => Some(format!(
+            "on cooperative matrices {}x{}x{} {}, tiles {}x{}x{}",
+            c.frag.0, c.frag.1, c.frag.2, c.elem, c.bm, c.bn, c.bk
+        )),
+        _ if device.rates.cpu && !device.cooperative.is_empty() => half_of(exprs, *lhs, *rhs).map(|_| {
+            "in registers: a CPU driver computes cooperative matrices like other arithmetic, and pays for shared memory"
+                .to_owned()
+        }),
+        _ => None,
     }
 }
 
@@ -130,4 +229,54 @@ pub fn recurrent(device: &DeviceProfile, hidden: u32) -> u32 {
 pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
     (n / 4).next_power_of_two().clamp(32.min(most), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::find;
+
+    fn half(m: f64, n: f64, k: f64) -> Problem {
+        Problem { batch: 1.0, m, n, k, acc: Ty::F32, half: Some(DType::F16) }
+    }
+
+    fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {
+        match matmul(&find(device).expect("a bundled profile"), p) {
+            (Staging::Coop(c), wg, slow) => {
+                assert_eq!((wg, slow), (c.warps.0 * c.warps.1 * c.subgroup, vec![]));
+                Ok((c.bm, c.bn, c.bk))
+            }
+            (_, _, slow) => Err(slow),
+        }
+    }
+
+    /// The fastest of those measured on the card, of the tiles in the list.
+    #[test]
+    fn the_shapes_of_the_models_get_their_measured_tiles_on_an_h200() {
+        for (p, best) in [
+            (half(4096.0, 4096.0, 4096.0), (128, 128, 64)),
+            (half(1500.0, 1280.0, 1280.0), (128, 128, 64)),
+            (half(4096.0, 1152.0, 4608.0), (128, 144, 64)),
+            (half(256.0, 256.0, 4096.0), (32, 32, 128)),
+        ] {
+            assert_eq!(tile("h200", &p), Ok(best), "{p:?}");
+        }
+        let narrow = tile("h200", &half(16384.0, 144.0, 576.0)).expect("a cooperative tile");
+        assert_eq!(narrow.1, 144, "no column is padded");
+    }
+
+    #[test]
+    fn a_half_product_without_a_cooperative_tile_says_why() {
+        let p = half(512.0, 512.0, 512.0);
+        let why = |device: &str, p: &Problem| tile(device, p).expect_err("no cooperative tile").join("; ");
+        assert!(why("radeon-8060s", &p).contains("no fixed subgroup size"));
+        assert!(why("generic", &p).contains("no fixed subgroup size"));
+        let mut f16_only = find("h200").expect("a bundled profile");
+        f16_only.cooperative.retain(|c| c.operand == "f16");
+        let slow = matmul(&f16_only, &Problem { half: Some(DType::BF16), ..p }).2;
+        assert!(slow[0].contains("none of its type"), "{slow:?}");
+        assert!(why("h200", &half(512.0, 512.0, 3.0)).contains("too small"));
+        assert_eq!(why("h200", &Problem { half: None, ..p }), "", "f32 has nothing to excuse");
+        assert_eq!(why("lavapipe", &p), "", "registers are the fast path of a CPU driver");
+    }
 }

@@ -122,7 +122,8 @@ fn build_product(
     let sum = cx.ix.exprs.arg(0, acc);
     let out_at = output_at(cx, g, &at);
     let stores = finish(cx, node.outputs[0], out_at, sum, epilogue);
-    Product { batch: &g.groups, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, stores }.finish(cx)
+    let dtype = cx.ty(node.inputs[0]).dtype;
+    Product { batch: &g.groups, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, dtype, stores }.finish(cx)
 }
 
 fn build_row(

@@ -5,9 +5,10 @@ use super::super::tile::{self, Problem};
 use super::{Lowered, finish, max_elems};
 use crate::ir::graph::Node;
 use crate::ir::{Dim, NodeId, ValueId};
-use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::ExprId;
-use jvc_kernels::spec::{KernelSpec, MatmulSpec, Store};
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::expr::{Expr, ExprId, Exprs};
+use jvc_kernels::is_exact_in;
+use jvc_kernels::spec::{KernelSpec, MatmulSpec, Staging, Store};
 
 /// The type in which products of an element type are summed.
 pub(super) fn acc_ty(cx: &Ctx<'_>, x: ValueId) -> Ty {
@@ -26,19 +27,33 @@ pub(super) struct Product<'a> {
     pub(super) lhs: ExprId,
     pub(super) rhs: ExprId,
     pub(super) acc: Ty,
+    /// Element type of both operands in the graph.
+    pub(super) dtype: DType,
     pub(super) stores: Vec<Store>,
 }
 
 impl Product<'_> {
+    /// The half type of both operands: of the tensors as the graph declares them, which rounds what is computed on the way here, or of
+    /// elements that were only widened.
+    fn half(&self, exprs: &Exprs) -> Option<DType> {
+        let declared = matches!(self.dtype, DType::F16 | DType::BF16).then_some(self.dtype);
+        declared.or_else(|| tile::half_of(exprs, self.lhs, self.rhs))
+    }
+
     pub(super) fn finish(self, cx: &mut Ctx<'_>) -> Lowered {
         let sizes =
             [self.batch.clone(), self.m.clone(), self.n.clone(), self.k.iter().fold(Dim::from(1), |p, d| &p * d)];
         let [b, m, n, k] = sizes.map(|d| max_elems(cx, &[d]));
-        let problem = Problem { batch: b, m, n, k, acc: self.acc };
+        let half = self.half(&cx.ix.exprs);
+        let problem = Problem { batch: b, m, n, k, acc: self.acc, half };
         let (staging, wg, slow) = tile::matmul(cx.device, &problem);
         let extents = [self.batch, self.m, self.n].map(|d| cx.ix.symtab().extent(d));
         let k_extents = cx.extents(self.k);
-        let exprs = std::mem::take(&mut cx.ix.exprs);
+        let mut exprs = std::mem::take(&mut cx.ix.exprs);
+        let [lhs, rhs] = [self.lhs, self.rhs].map(|e| match staging {
+            Staging::Coop(c) if !is_exact_in(&exprs, e, c.elem) => exprs.add(Expr::Round(c.elem, e)),
+            _ => e,
+        });
         let spec = MatmulSpec {
             interface: cx.interface(),
             exprs,
@@ -46,8 +61,8 @@ impl Product<'_> {
             m: extents[1],
             n: extents[2],
             k: k_extents,
-            lhs: self.lhs,
-            rhs: self.rhs,
+            lhs,
+            rhs,
             acc: self.acc,
             stores: self.stores,
             staging,
@@ -67,7 +82,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lower
     let axis = cx.ix.axis(0, &batch);
     let batch_at = cx.ix.delinear(axis, batch_shape);
     let (i, j, l) = (cx.ix.axis(1, m), cx.ix.axis(2, n), cx.ix.axis(3, k));
-    let acc = acc_ty(cx, a);
+    let (acc, dtype) = (acc_ty(cx, a), cx.ty(a).dtype);
     let with = |cx: &mut Ctx<'_>, v: ValueId, tail: [ExprId; 2]| {
         let mut at = batch_at.clone();
         at.extend(tail);
@@ -80,5 +95,5 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lower
     at.extend([i, j]);
     let sum = cx.ix.exprs.arg(0, acc);
     let stores = finish(cx, out, at, sum, epilogue);
-    Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, stores }.finish(cx)
+    Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, dtype, stores }.finish(cx)
 }

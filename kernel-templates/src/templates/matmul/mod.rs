@@ -24,7 +24,7 @@ use crate::expr::Binary;
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::StoreTape;
-use crate::spec::{Extent, Grid, GridFactor, Kernel, MatmulSpec, Staging, Target};
+use crate::spec::{Coop, Extent, Grid, GridFactor, Kernel, MatmulSpec, Staging, Target};
 
 /// Axes by position.
 const BATCH: usize = 0;
@@ -50,6 +50,13 @@ pub fn constraints(spec: &MatmulSpec, limits: &Limits) -> Result<(), Reject> {
         }
     };
     if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
+}
+
+/// Whether a cooperative staging's sizes fit each other and a device; tile choice asks before it has a spec.
+pub fn coop_fits(c: &Coop, limits: &Limits) -> bool {
+    let wg = c.warps.0 * c.warps.1 * c.subgroup;
+    let fits = coop::sizes_fit(c, wg) && wg <= limits.max_workgroup && coop::shared_bytes(c) <= limits.shared_bytes;
+    fits && coop::constraints(c, limits).is_ok()
 }
 
 /// Builds the kernel.

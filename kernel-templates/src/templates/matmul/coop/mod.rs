@@ -25,22 +25,26 @@ use crate::limits::{Limits, Reject};
 use crate::spec::{Coop, Kernel, MatmulSpec, Target};
 use crate::templates::kernel;
 use crate::wide_load::{GROUP, is_exact_in};
-use stage::Side;
+use stage::{KRange, Side};
 
 /// f32 in a block.
 const WORDS: u32 = 4;
 
-pub(super) fn check(spec: &MatmulSpec, c: &Coop) -> Result<(), BuildError> {
+/// Whether the sizes are multiples of each other, for a workgroup of `wg` invocations.
+pub(super) fn sizes_fit(c: &Coop, wg: u32) -> bool {
     let tile_fits =
         |tile: u32, warps: u32, frag: u32| tile > 0 && warps > 0 && frag > 0 && tile.is_multiple_of(warps * frag);
-    let fits = tile_fits(c.bm, c.warps.0, c.frag.0)
+    tile_fits(c.bm, c.warps.0, c.frag.0)
         && tile_fits(c.bn, c.warps.1, c.frag.1)
         && tile_fits(c.bk, 1, c.frag.2)
         && [c.bm, c.bn, c.bk, c.frag.0, c.frag.1, c.frag.2].iter().all(|v| v.is_multiple_of(GROUP))
         && c.subgroup > 0
-        && c.warps.0 * c.warps.1 * c.subgroup == spec.wg
-        && (1..=2).contains(&c.buffers);
-    if !fits {
+        && c.warps.0 * c.warps.1 * c.subgroup == wg
+        && (1..=2).contains(&c.buffers)
+}
+
+pub(super) fn check(spec: &MatmulSpec, c: &Coop) -> Result<(), BuildError> {
+    if !sizes_fit(c, spec.wg) {
         return Err(shape(format!(
             "matmul: cooperative tile {}x{}x{} of {}x{} subgroups of {} with fragments {:?}, wg={}, {} buffers: sizes must be multiples of {GROUP} and of each other",
             c.bm, c.bn, c.bk, c.warps.0, c.warps.1, c.subgroup, c.frag, spec.wg, c.buffers
@@ -153,25 +157,27 @@ fn place(cx: &mut Emit<'_>, c: &Coop) -> Place {
     Place { row: scaled(cx, row, c.bm / c.warps.0), col: scaled(cx, col, c.bn / c.warps.1) }
 }
 
-/// The loop over k tiles. It carries the block of the buffer in use, where there are two, and what was loaded ahead.
+/// The loop over k tiles. Carries the first block of the buffer in use, where there are two, and what was loaded ahead.
 fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>) {
     let c = p.c;
     let total = cx.product(&p.spec.k);
     let (zero, step) = (cx.asm.u32(0), cx.asm.u32(c.bk));
     let size = cx.asm.u32(p.sides.iter().map(|s| side_blocks(&c, s.width, s.along_k)).sum());
     let mut initial = if c.buffers == 2 { vec![zero] } else { vec![] };
+    let covered = matches!(cx.asm.const_bits(total), Some(n) if n % u64::from(c.bk) == 0);
+    let tile_at = |k: Id| KRange { k, total, covered };
     if c.ahead {
-        initial.extend(stage::load_some(cx, p, zero, total));
+        initial.extend(stage::load_some(cx, p, tile_at(zero)));
     }
     cx.loop_step((zero, total, step), &initial, |cx, offset, carried| {
         let (buffer, ahead) = if c.buffers == 2 { (carried[0], &carried[1..]) } else { (zero, carried) };
-        let tile = if c.ahead { ahead.to_vec() } else { stage::load(cx, p, offset, total) };
-        stage::put(cx, p, buffer, &tile);
+        let tile = if c.ahead { ahead.to_vec() } else { stage::load(cx, p, tile_at(offset)) };
+        stage::put(cx, p, buffer, &tile, tile_at(offset));
         cx.asm.barrier();
         let mut next = if c.buffers == 2 { vec![cx.asm.isub(size, buffer)] } else { vec![] };
         if c.ahead {
             let offset = cx.asm.iadd(offset, step);
-            next.extend(stage::load_some(cx, p, offset, total));
+            next.extend(stage::load_some(cx, p, tile_at(offset)));
         }
         multiply(cx, p, buffer);
         if c.buffers == 1 {

@@ -1,7 +1,11 @@
-//! Tiles on their way into shared memory: each invocation loads groups of [`GROUP`] elements, by one block or one by one, and writes a block.
+//! Tiles on their way into shared memory, as blocks of [`GROUP`] elements.
+//!
+//! Where one load takes a whole block, an invocation holds all its blocks of a tile in registers, perhaps a tile ahead. Where elements are
+//! found one by one (gathers of convolutions, odd rows), it goes through its blocks in a loop when the tile is due: laid out, the index
+//! arithmetic of hundreds of elements would be slow to compile and would not fit the registers.
 
-use super::super::{K, divide, is_covered};
-use super::{Product, pitch};
+use super::super::{K, all_extents, divide, is_covered};
+use super::{M, Product, pitch};
 use crate::asm::Id;
 use crate::contiguity::is_consecutive;
 use crate::dtype::DType;
@@ -13,35 +17,50 @@ use crate::wide_load::{self, GROUP, WideLoad};
 /// One operand's tile.
 pub(super) struct Side {
     root: ExprId,
+    axis: usize,
     extent: Extent,
     /// Rows (of the left) or columns (of the right).
     pub(super) width: u32,
     /// Lines run along k, else along the rows or columns.
     pub(super) along_k: bool,
-    wide: Option<WideLoad>,
     /// First row or column of the tile.
     pub(super) first: Id,
     /// First block of the side in a buffer.
     pub(super) base: u32,
-    groups: Vec<Group>,
+    source: Source,
 }
 
-/// A group that this invocation loads of every tile.
+/// Where blocks come from.
+enum Source {
+    /// One load each: those of this invocation.
+    Wide(WideLoad, Vec<Group>),
+    /// Elements one by one. Lines along rows or columns may have the same ones for all blocks of an invocation: one scope for each.
+    Elements(Option<Vec<Kept>>),
+}
+
+/// A block that this invocation loads of every tile.
 struct Group {
-    /// Its block in the tile.
+    /// Its place in the tile.
     block: Id,
-    /// False for invocations that have no group left.
+    /// False for invocations that have no block left.
     mine: Id,
     /// Its first k within the tile.
     k: Id,
-    /// What is known before the loop: one scope for its row or column (or for its first one, if it is loaded by one block), or one for each.
-    scopes: Vec<Kept>,
+    /// Its row or column, or its first one.
+    scope: Kept,
+}
+
+/// A block's place in a tile, its first k within the tile, and its first row or column.
+struct Spot {
+    block: Id,
+    k: Id,
+    position: Id,
 }
 
 impl Side {
     pub(super) fn new(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, tile: Id, local: Id) -> Side {
-        let (root, extent, width) = if axis == super::M { (spec.lhs, spec.m, c.bm) } else { (spec.rhs, spec.n, c.bn) };
-        let extents = super::super::all_extents(spec);
+        let (root, extent, width) = if axis == M { (spec.lhs, spec.m, c.bm) } else { (spec.rhs, spec.n, c.bn) };
+        let extents = all_extents(spec);
         let find = |axis| wide_load::find(&spec.exprs, &spec.interface, &extents, root, axis, c.elem);
         let wide_k = last_k(spec).and_then(find);
         let wide = wide_k.or_else(|| find(axis));
@@ -51,120 +70,168 @@ impl Side {
         };
         let size = cx.asm.u32(width);
         let first = cx.asm.imul(tile, size);
-        let mut side = Side { root, extent, width, along_k, wide, first, base: 0, groups: vec![] };
-        let n_groups = width * c.bk / GROUP;
-        side.groups = (0..n_groups.div_ceil(spec.wg))
-            .map(|i| side.group(cx, (spec, c), axis, (local, i * spec.wg, n_groups)))
-            .collect();
+        let source = Source::Elements(None);
+        let mut side = Side { root, axis, extent, width, along_k, first, base: 0, source };
+        side.source = match wide {
+            Some(wide) => Source::Wide(wide, side.groups(cx, spec, c, wide, local)),
+            None => Source::Elements(side.shared_rows(cx, spec, c, local)),
+        };
         side
     }
 
-    /// Group `local + offset` of the tile.
-    fn group(
-        &self,
-        cx: &mut Emit<'_>,
-        (spec, c): (&MatmulSpec, &Coop),
-        axis: usize,
-        (local, offset, n_groups): (Id, u32, u32),
-    ) -> Group {
-        let offset_id = cx.asm.u32(offset);
-        let number = cx.asm.iadd(local, offset_id);
-        let count = cx.asm.u32(n_groups);
-        let mine = if offset + spec.wg <= n_groups { cx.asm.bool(true) } else { cx.asm.ult(number, count) };
-        let length = if self.along_k { c.bk } else { self.width };
-        let per_line = cx.asm.u32(length / GROUP);
-        let (line, at) = divide(cx, number, per_line);
-        let pitch = cx.asm.u32(pitch(length));
+    fn n_blocks(&self, c: &Coop) -> u32 {
+        self.width * c.bk / GROUP
+    }
+
+    fn blocks_per_line(&self, c: &Coop) -> u32 {
+        (if self.along_k { c.bk } else { self.width }) / GROUP
+    }
+
+    /// Place of block `number` of the tile.
+    fn spot(&self, cx: &mut Emit<'_>, c: &Coop, number: Id) -> Spot {
+        let per_line = self.blocks_per_line(c);
+        let per_line_id = cx.asm.u32(per_line);
+        let (line, at) = divide(cx, number, per_line_id);
+        let pitch = cx.asm.u32(pitch(per_line * GROUP));
         let start = cx.asm.imul(line, pitch);
         let block = cx.asm.iadd(start, at);
         let eight = cx.asm.u32(GROUP);
         let at = cx.asm.imul(at, eight);
         let (position, k) = if self.along_k { (line, at) } else { (at, line) };
-        let position = cx.asm.iadd(self.first, position);
-        let count = if self.along_k || self.wide.is_some() { 1 } else { GROUP };
-        let scopes = (0..count)
+        Spot { block, k, position: cx.asm.iadd(self.first, position) }
+    }
+
+    /// The blocks that this invocation loads as wholes.
+    fn groups(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, wide: WideLoad, local: Id) -> Vec<Group> {
+        let n_blocks = self.n_blocks(c);
+        let roots: Vec<ExprId> = std::iter::once(wide.index).chain(wide.guard).collect();
+        (0..n_blocks)
+            .step_by(spec.wg as usize)
+            .map(|offset| {
+                let offset_id = cx.asm.u32(offset);
+                let number = cx.asm.iadd(local, offset_id);
+                let count = cx.asm.u32(n_blocks);
+                let all = offset + spec.wg <= n_blocks;
+                let mine = if all { cx.asm.bool(true) } else { cx.asm.ult(number, count) };
+                let Spot { block, k, position } = self.spot(cx, c, number);
+                let position = self.clamped(cx, position, if self.along_k { 1 } else { GROUP });
+                Group { block, mine, k, scope: self.row_scope(cx, position, &roots) }
+            })
+            .collect()
+    }
+
+    /// Scopes of the rows or columns of this invocation's blocks, where all of them have the same.
+    fn shared_rows(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, local: Id) -> Option<Vec<Kept>> {
+        if self.along_k || !spec.wg.is_multiple_of(self.blocks_per_line(c)) {
+            return None;
+        }
+        let spot = self.spot(cx, c, local);
+        Some(self.rows(cx, spot.position))
+    }
+
+    /// Scopes of the rows or columns of a block.
+    fn rows(&self, cx: &mut Emit<'_>, first: Id) -> Vec<Kept> {
+        (0..GROUP)
             .map(|e| {
                 let e = cx.asm.u32(e);
-                let position = cx.asm.iadd(position, e);
-                let position = self.clamped(cx, position);
-                cx.keep_scope(None, |cx| {
-                    cx.bind_axis(axis, position);
-                    cx.hoist(&self.roots(), false);
-                })
+                let position = cx.asm.iadd(first, e);
+                let position = self.clamped(cx, position, 1);
+                self.row_scope(cx, position, &[self.root])
             })
-            .collect();
-        Group { block, mine, k, scopes }
+            .collect()
     }
 
-    /// What is evaluated of a group.
-    fn roots(&self) -> Vec<ExprId> {
-        match self.wide {
-            Some(w) => std::iter::once(w.index).chain(w.guard).collect(),
-            None => vec![self.root],
-        }
+    fn row_scope(&self, cx: &mut Emit<'_>, position: Id, roots: &[ExprId]) -> Kept {
+        cx.keep_scope(None, |cx| {
+            cx.bind_axis(self.axis, position);
+            cx.hoist(roots, false);
+        })
     }
 
-    /// A row or column that exists; a group loaded by one block starts with it.
-    fn clamped(&self, cx: &mut Emit<'_>, position: Id) -> Id {
+    /// A row or column, first of `size`, that exists.
+    fn clamped(&self, cx: &mut Emit<'_>, position: Id, size: u32) -> Id {
         if is_covered(self.extent, self.width) {
             return position;
         }
         let extent = cx.extent(self.extent);
-        let size = if self.wide.is_some() && !self.along_k { GROUP } else { 1 };
         let inside = cx.asm.ult(position, extent);
         let size = cx.asm.u32(size);
         let last = cx.asm.isub(extent, size);
         cx.asm.select(inside, position, last)
     }
 
-    /// The block of a group of the k tile at `offset`.
-    fn load(&self, cx: &mut Emit<'_>, (spec, c): (&MatmulSpec, &Coop), g: &Group, (offset, total): (Id, Id)) -> Id {
-        let k = cx.asm.iadd(offset, g.k);
-        let covered = matches!(cx.asm.const_bits(total), Some(n) if n % u64::from(c.bk) == 0);
-        match self.wide {
-            Some(wide) => {
-                let size = if self.along_k { GROUP } else { 1 };
-                let (k, inside) = existing(cx, k, total, size, covered);
-                at_k(cx, spec, k, |cx| cx.within(&g.scopes[0], |cx| wide_block(cx, wide, inside)))
-            }
-            None if self.along_k => {
-                let elements = (0..GROUP).map(|e| {
+    /// The element at `k` (or 0 beyond its end) in the scope of a row or column.
+    fn element(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, rows: &[Kept], at: KRange) -> Vec<Id> {
+        let (k, inside) = at.existing(cx, 1);
+        let values = at_k(cx, spec, k, |cx| {
+            let value = |row| cx.within(row, |cx| cx.eval(self.root));
+            rows.iter().map(value).collect::<Vec<Id>>()
+        });
+        let zero = cx.asm.f32(0.0);
+        values.into_iter().map(|value| cx.asm.select(inside, value, zero)).collect()
+    }
+
+    /// Finds and writes the elements of every `wg`-th block, from `local` on.
+    fn put_elements(&self, cx: &mut Emit<'_>, p: &Product<'_>, shared: Option<&[Kept]>, buffer: Id, tile: KRange) {
+        let (count, step) = (cx.asm.u32(self.n_blocks(&p.c)), cx.asm.u32(p.spec.wg));
+        let local = cx.asm.local_index();
+        cx.loop_step((local, count, step), &[], |cx, number, _| {
+            let spot = self.spot(cx, &p.c, number);
+            let k = cx.asm.iadd(tile.k, spot.k);
+            let elements: Vec<Id> = if self.along_k {
+                let position = self.clamped(cx, spot.position, 1);
+                let row = [self.row_scope(cx, position, &[self.root])];
+                let along = (0..GROUP).flat_map(|e| {
                     let e = cx.asm.u32(e);
                     let k = cx.asm.iadd(k, e);
-                    let (k, inside) = existing(cx, k, total, 1, covered);
-                    let value = at_k(cx, spec, k, |cx| cx.within(&g.scopes[0], |cx| cx.eval(self.root)));
-                    or_zero(cx, inside, value)
+                    self.element(cx, p.spec, &row, KRange { k, ..tile })
                 });
-                let elements: Vec<Id> = elements.collect();
-                packed(cx, c.elem, &elements)
-            }
-            None => {
-                let (k, inside) = existing(cx, k, total, 1, covered);
-                let elements = at_k(cx, spec, k, |cx| {
-                    let value = |s| cx.within(s, |cx| cx.eval(self.root));
-                    g.scopes.iter().map(value).collect::<Vec<Id>>()
-                });
-                let elements: Vec<Id> = elements.into_iter().map(|v| or_zero(cx, inside, v)).collect();
-                packed(cx, c.elem, &elements)
-            }
+                along.collect()
+            } else {
+                let own = if shared.is_none() { self.rows(cx, spot.position) } else { vec![] };
+                self.element(cx, p.spec, shared.unwrap_or(&own), KRange { k, ..tile })
+            };
+            let block = packed(cx, p.c.elem, &elements);
+            self.put_block(cx, p, buffer, spot.block, block);
+            vec![]
+        });
+    }
+
+    fn put_block(&self, cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, at: Id, block: Id) {
+        let base = cx.asm.u32(self.base);
+        let start = cx.asm.iadd(buffer, base);
+        let at = cx.asm.iadd(start, at);
+        cx.asm.store_block(p.blocks, at, block);
+    }
+}
+
+/// A position along k and what is known of the end.
+#[derive(Clone, Copy)]
+pub(super) struct KRange {
+    /// Linear k: the first of a tile, or of an element.
+    pub(super) k: Id,
+    /// Length of k.
+    pub(super) total: Id,
+    /// Tiles end where k ends.
+    pub(super) covered: bool,
+}
+
+impl KRange {
+    /// A position of `size` elements along k that exists, and whether it is the one asked for.
+    fn existing(self, cx: &mut Emit<'_>, size: u32) -> (Id, Id) {
+        if self.covered {
+            return (self.k, cx.asm.bool(true));
         }
+        let inside = cx.asm.ult(self.k, self.total);
+        let size = cx.asm.u32(size);
+        let last = cx.asm.isub(self.total, size);
+        (cx.asm.select(inside, self.k, last), inside)
     }
 }
 
 /// The k axis that consecutive k move along: the last one that is longer than 1.
 fn last_k(spec: &MatmulSpec) -> Option<usize> {
     (0..spec.k.len()).rev().find(|&i| spec.k[i] != Extent::Const(1)).map(|i| K + i)
-}
-
-/// A position of `size` elements along k that exists, and whether it is the one asked for.
-fn existing(cx: &mut Emit<'_>, k: Id, total: Id, size: u32, covered: bool) -> (Id, Id) {
-    if covered {
-        return (k, cx.asm.bool(true));
-    }
-    let inside = cx.asm.ult(k, total);
-    let size = cx.asm.u32(size);
-    let last = cx.asm.isub(total, size);
-    (cx.asm.select(inside, k, last), inside)
 }
 
 /// Runs `body` with the k axes bound to those of linear `k`.
@@ -196,45 +263,48 @@ fn wide_block(cx: &mut Emit<'_>, wide: WideLoad, inside: Id) -> Id {
     cx.asm.select(inside, block, zeros)
 }
 
-fn or_zero(cx: &mut Emit<'_>, inside: Id, value: Id) -> Id {
-    let zero = cx.asm.f32(0.0);
-    cx.asm.select(inside, value, zero)
-}
-
 fn packed(cx: &mut Emit<'_>, elem: DType, elements: &[Id]) -> Id {
     let words: Vec<Id> = elements.chunks(2).map(|pair| cx.asm.pack_halves(elem, pair[0], pair[1])).collect();
     cx.asm.block_of([words[0], words[1], words[2], words[3]])
 }
 
-/// This invocation's groups of both sides at k offset `offset`.
-pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, offset: Id, total: Id) -> Vec<Id> {
+/// This invocation's whole blocks of the k tile at `tile`.
+pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
     let mut blocks = vec![];
     for side in &p.sides {
-        for group in &side.groups {
-            blocks.push(side.load(cx, (p.spec, &p.c), group, (offset, total)));
+        let Source::Wide(wide, groups) = &side.source else { continue };
+        for g in groups {
+            let k = cx.asm.iadd(tile.k, g.k);
+            let (k, inside) = KRange { k, ..tile }.existing(cx, if side.along_k { GROUP } else { 1 });
+            blocks.push(at_k(cx, p.spec, k, |cx| cx.within(&g.scope, |cx| wide_block(cx, *wide, inside))));
         }
     }
     blocks
 }
 
 /// As [`load`]; zeros beyond the end of k.
-pub(super) fn load_some(cx: &mut Emit<'_>, p: &Product<'_>, offset: Id, total: Id) -> Vec<Id> {
+pub(super) fn load_some(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
     let zeros = cx.asm.zero_block();
-    let n: usize = p.sides.iter().map(|s| s.groups.len()).sum();
-    let some = cx.asm.ult(offset, total);
-    cx.if_then(some, &vec![zeros; n], |cx| load(cx, p, offset, total))
+    let n_groups = |s: &Side| if let Source::Wide(_, groups) = &s.source { groups.len() } else { 0 };
+    let n: usize = p.sides.iter().map(n_groups).sum();
+    let some = cx.asm.ult(tile.k, tile.total);
+    cx.if_then(some, &vec![zeros; n], |cx| load(cx, p, tile))
 }
 
-/// Writes loaded groups to the buffer that starts at block `buffer`.
-pub(super) fn put(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, tile: &[Id]) {
-    let groups = p.sides.iter().flat_map(|s| s.groups.iter().map(move |g| (s.base, g)));
-    for ((base, group), &block) in groups.zip(tile) {
-        let base = cx.asm.u32(base);
-        let start = cx.asm.iadd(buffer, base);
-        let at = cx.asm.iadd(start, group.block);
-        cx.if_then(group.mine, &[], |cx| {
-            cx.asm.store_block(p.blocks, at, block);
-            vec![]
-        });
+/// Writes the k tile at `tile` to the buffer that starts at block `buffer`: whole blocks as they were loaded, others now.
+pub(super) fn put(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, loaded: &[Id], tile: KRange) {
+    let mut loaded = loaded.iter();
+    for side in &p.sides {
+        match &side.source {
+            Source::Wide(_, groups) => {
+                for (group, &block) in groups.iter().zip(&mut loaded) {
+                    cx.if_then(group.mine, &[], |cx| {
+                        side.put_block(cx, p, buffer, group.block, block);
+                        vec![]
+                    });
+                }
+            }
+            Source::Elements(shared) => side.put_elements(cx, p, shared.as_deref(), buffer, tile),
+        }
     }
 }
