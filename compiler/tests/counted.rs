@@ -1,4 +1,4 @@
-//! Operators whose results are as long as the data say, against plain loops: in the interpreter and on the device at hand.
+//! Operators whose extents the data decide (lengths of results, boxes), against plain loops: in the interpreter and on the device at hand.
 
 mod by_hand;
 
@@ -149,6 +149,66 @@ fn roi_align_takes_as_many_samples_as_a_bin_covers() {
         let want = f32s(&[5, 3, 2, 3], roi_align(&x, size, &rois, [2, 3], 0.5, aligned));
         expect(&graph, &[f32s(&size, x.clone()), f32s(&[5, 5], rois.clone())], &[want]);
     }
+}
+
+/// torchvision's `roi_pool`: largest element of each bin, and its position in the plane.
+fn roi_pool(x: &[f64], size: [usize; 4], rois: &[f64], bins: [usize; 2], scale: f64) -> (Vec<f64>, Vec<i64>) {
+    let [_, channels, height, width] = size;
+    let (mut values, mut positions) = (vec![], vec![]);
+    for roi in rois.chunks(5) {
+        let corner = |k: usize| (roi[k] * scale).round();
+        let len = [(corner(4) - corner(2) + 1.0).max(1.0), (corner(3) - corner(1) + 1.0).max(1.0)];
+        let edges = |d: usize, k: usize, n: usize| {
+            let bin = len[d] / bins[d] as f64;
+            let edge = |v: f64| (v + corner(2 - d)).clamp(0.0, n as f64) as usize;
+            edge((k as f64 * bin).floor())..edge(((k + 1) as f64 * bin).ceil())
+        };
+        for c in 0..channels {
+            for (i, j) in (0..bins[0]).flat_map(|i| (0..bins[1]).map(move |j| (i, j))) {
+                let (rows, columns) = (edges(0, i, height), edges(1, j, width));
+                let mut best = (f64::NEG_INFINITY, -1);
+                for (p, q) in rows.flat_map(|p| columns.clone().map(move |q| (p, q))) {
+                    let v = x[((roi[0] as usize * channels + c) * height + p) * width + q];
+                    if v > best.0 {
+                        best = (v, (p * width + q) as i64);
+                    }
+                }
+                values.push(if best.1 < 0 { 0.0 } else { best.0 });
+                positions.push(best.1);
+            }
+        }
+    }
+    (values, positions)
+}
+
+#[test]
+fn roi_pool_takes_the_largest_element_of_each_bin() {
+    let size = [2, 2, 6, 5];
+    let x: Vec<f64> = random(120, 8).iter().map(|v| v - 0.5).collect();
+    // Inside, a single element, beyond the input on two sides, outside.
+    let boxes = [
+        [0.0, 0.5, 1.5, 4.5, 9.0],
+        [1.0, 2.0, 2.0, 2.0, 2.0],
+        [0.0, -9.0, 5.0, 30.0, 40.0],
+        [1.0, 50.0, 2.0, 60.0, 9.0],
+    ];
+    let inputs = [
+        ("input", t("x")),
+        ("rois", t("rois")),
+        ("spatial_scale", Arg::Float(0.5)),
+        ("pooled_height", Arg::Int(3)),
+        ("pooled_width", Arg::Int(2)),
+    ];
+    let results = [("y", ScalarType::F32, dims(&[4, 2, 3, 2])), ("at", ScalarType::I32, dims(&[4, 2, 3, 2]))];
+    let graph = Hand::new(&[("x", ScalarType::F32, &[2, 2, 6, 5]), ("rois", ScalarType::F32, &[4, 5])])
+        .call("torchvision.roi_pool.default", &inputs, &results)
+        .lower(&["y", "at"])
+        .expect("lowers");
+    let (values, positions) = roi_pool(&x, size, &boxes.concat(), [3, 2], 0.5);
+    assert!(positions.contains(&-1), "some bin is empty");
+    let shape = [4, 2, 3, 2];
+    let want = [f32s(&shape, values), Tensor::from_i64(DType::I32, &shape, positions)];
+    expect(&graph, &[f32s(&size, x), f32s(&[4, 5], boxes.concat())], &want);
 }
 
 #[test]
