@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The bundled profiles, sorted.
-const FILES: [&str; 7] = [
+const FILES: &[&str] = &[
     include_str!("../../devices/generic.toml"),
     include_str!("../../devices/h200.toml"),
     include_str!("../../devices/lavapipe.toml"),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_number_names_its_source() {
-        for line in FILES.iter().flat_map(|f| f.lines()) {
+        for line in FILES.iter().flat_map(|f| f.lines()).filter(|line| !line.starts_with('#')) {
             let Some((key, value)) = line.split_once(" = ") else { continue };
             let fact = value.starts_with(|c: char| c.is_ascii_digit() || c == 't' || c == 'f');
             let shape = ["m", "n", "k", "cpu"].contains(&key); // one source above the list
