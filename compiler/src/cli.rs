@@ -1,6 +1,6 @@
 //! The command line: definitions only. Each flag of `compile` is a field of [`Options`] or of the generator's options.
 
-use crate::options::Options;
+use crate::options::{Options, Quantize, QuantizedForm};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -25,6 +25,7 @@ pub enum Command {
     #[command(after_help = "Examples:
   jvc compile sam2.pt2 --device rtx4000 --out sam2-vulkan
   jvc compile encoder.pt2 decoder.pt2 --name whisper --device auto
+  jvc compile llama.pt2 --device rtx4000 --quantize int4
   jvc compile encode.model.json.gz --random-weights 1 --device h200 --no-weights")]
     Compile(CompileArgs),
     /// Compile in memory and run on a GPU, no Rust compiler involved
@@ -120,12 +121,24 @@ pub struct CompileOptions {
     /// Do not compute anything at compile time that the device could compute
     #[arg(long)]
     pub no_fold: bool,
+    /// Make the weights of products, convolutions and embeddings integers, decoded where they are read
+    #[arg(long, value_name = "FORM")]
+    pub quantize: Option<QuantizeArg>,
     /// Refuse what would run off its fast path
     #[arg(long, value_name = "WHAT")]
     pub deny: Option<Deny>,
     /// Leave out a pass (repeatable)
     #[arg(long, value_name = "PASS")]
     pub skip: Vec<String>,
+}
+
+/// What `--quantize` makes of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QuantizeArg {
+    /// 8 bits, a scale for each output.
+    Int8,
+    /// 4 bits, a scale and a zero point for each 32 summed elements.
+    Int4,
 }
 
 /// What `--deny` refuses.
@@ -326,6 +339,12 @@ impl CompileOptions {
             bound: self.bound.iter().cloned().collect(),
             no_fold: self.no_fold,
             deny_slow: self.deny == Some(Deny::Slow),
+            quantize: self.quantize.map(|form| {
+                Quantize::new(match form {
+                    QuantizeArg::Int8 => QuantizedForm::Int8,
+                    QuantizeArg::Int4 => QuantizedForm::Int4,
+                })
+            }),
             random_weights: self.random_weights,
             skip: self.skip.clone(),
             ..Options::default()
@@ -363,13 +382,14 @@ mod tests {
 
     #[test]
     fn flags_become_options() {
-        let line =
-            "jvc compile a.pt2 --device h200 --set s0=3 --bound s1=9 --deny slow --no-fold --skip fold_constants";
-        let cli = Cli::try_parse_from(line.split(' ')).expect("a valid line");
+        let line = "jvc compile a.pt2 --device h200 --set s0=3 --bound s1=9 --deny slow --no-fold --skip fold_constants \
+                    --quantize int4";
+        let cli = Cli::try_parse_from(line.split_whitespace()).expect("a valid line");
         let Command::Compile(args) = cli.command else { panic!("compile") };
         let options = args.input.compile.options(None);
         assert_eq!((options.set["s0"], options.bound["s1"]), (3, 9));
         assert!(options.deny_slow && options.no_fold);
         assert_eq!(options.skip, ["fold_constants"]);
+        assert_eq!(options.quantize, Some(Quantize { form: QuantizedForm::Int4, min_elems: 16384 }));
     }
 }

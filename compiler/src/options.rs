@@ -23,6 +23,43 @@ pub struct Options {
     pub skip: Vec<String>,
     /// The last pass to run.
     pub stop_after: Option<String>,
+    /// `--quantize`: weights become integers.
+    pub quantize: Option<Quantize>,
     /// Only this many patches are applied, over all passes: halving it finds the patch that breaks a model.
     pub bisect: Option<u32>,
+}
+
+/// Weight-only quantisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quantize {
+    /// What weights become.
+    pub form: QuantizedForm,
+    /// Weights of fewer elements stay as they are.
+    pub min_elems: u64,
+}
+
+impl Quantize {
+    /// The form for weights that are worth it: of 2¹⁴ elements and more.
+    pub const fn new(form: QuantizedForm) -> Quantize {
+        Quantize { form, min_elems: 1 << 14 }
+    }
+}
+
+/// Forms of a quantised weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuantizedForm {
+    /// 8 bits, symmetric, a scale for each output.
+    Int8,
+    /// 4 bits, a scale and a zero point for each group of 32 summed elements, two values a byte.
+    Int4,
+}
+
+impl QuantizedForm {
+    /// As the command line has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QuantizedForm::Int8 => "int8",
+            QuantizedForm::Int4 => "int4",
+        }
+    }
 }

@@ -167,3 +167,33 @@ fn stages_print_their_text_form() {
         stderr(&explained)
     );
 }
+
+#[test]
+fn a_quantised_compilation_reports_what_it_costs() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/goldens/resnet18.model.json.gz");
+    let (program, out) = (program.to_str().expect("UTF-8"), dir.path().join("crate"));
+    let folder = out.to_str().expect("UTF-8");
+    let args = ["compile", program, "--random-weights", "1", "--device", "h200", "--no-weights", "--out", folder];
+    let plain = jvc(&[&args[..], &["--format", "json"]].concat());
+    let plain: serde_json::Value = serde_json::from_str(&stdout(&plain)).expect("JSON");
+    assert_eq!(plain["quantized"], serde_json::json!([]));
+    let output = jvc(&[&args[..], &["--format", "json", "--quantize", "int4"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let report = &json["quantized"][0];
+    let n = report["quantized"].as_u64().expect("a count");
+    assert!(n > 0, "{report}");
+    let saved = report["bytes"].as_u64().expect("bytes") - report["quantized_bytes"].as_u64().expect("bytes");
+    let bytes = |report: &serde_json::Value| report["weight_bytes"].as_u64().expect("bytes");
+    // Each of the three tensors of a weight starts at a multiple of 256 bytes.
+    let smaller = bytes(&plain) - bytes(&json);
+    assert!(smaller <= saved && smaller + 3 * 256 * n > saved, "{smaller} bytes smaller, the report says {saved}");
+    let error = report["relative_rms_error"].as_f64().expect("a number");
+    assert!(error > 0.0 && error < 0.2, "{error}");
+    let output = jvc(&[&args[..], &["--quantize", "int4"]].concat());
+    let decisions = std::fs::read_to_string(out.join("decisions.txt")).expect("a file of the crate");
+    for line in decisions.lines().filter(|l| l.contains("int4")) {
+        assert!(stdout(&output).contains(line), "{line}\n{}", stdout(&output));
+    }
+    assert_eq!(decisions.lines().filter(|l| l.contains(": int4, ")).count() as u64, n);
+}

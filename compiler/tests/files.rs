@@ -11,6 +11,7 @@ use jvc::ir::parse::parse;
 use jvc::ir::print::print;
 use jvc::ir::verify::verify;
 use jvc::ir::{Graph, Op};
+use jvc::options::{Quantize, QuantizedForm};
 use jvc::passes::semantics::random_tensor;
 use jvc::passes::{Cx, PASSES, Pass, run_one};
 use std::collections::BTreeMap;
@@ -109,15 +110,16 @@ fn weights_of(graph: &Graph) -> BTreeMap<String, Tensor> {
     out
 }
 
-/// Runs one pass on `before`: the text after it, having checked that both evaluate to the same.
-fn run_pass(pass: &Pass, before: &str) -> String {
+/// Runs one pass on `before`: the text after it, having checked that both evaluate to the same. Weights of 4 elements and more are
+/// quantised; those of the tests are such that nothing is lost.
+fn run_pass(pass: &Pass, before: &str, form: QuantizedForm) -> String {
     let mut graph = parse(before).unwrap_or_else(|e| panic!("{}: {e}", pass.name));
     if let Err(e) = verify(&graph) {
         panic!("{}: the input is broken:\n{e}", pass.name);
     }
     let weights = weights_of(&graph);
     let lookup = |name: &str| weights.get(name).cloned();
-    let cx = Cx::new(&lookup, false, u32::MAX);
+    let cx = Cx::new(&lookup, false, u32::MAX).quantizing(Some(Quantize { form, min_elems: 4 }));
     run_one(pass, &mut graph, &cx, true).unwrap_or_else(|e| panic!("{e}"));
     print(&graph)
 }
@@ -128,7 +130,7 @@ fn passes_do_what_their_drawings_show() {
     for pass in PASSES {
         let source = read(&crate_dir().join(format!("src/passes/{}.rs", pass.name)));
         let (before, after) = drawing(&source).unwrap_or_else(|| panic!("{} has no drawing", pass.name));
-        let got = run_pass(pass, &before);
+        let got = run_pass(pass, &before, QuantizedForm::Int8);
         if got != after {
             faults.push(format!("{}:\n{}", pass.name, diff(&after, &got)));
         }
@@ -145,6 +147,12 @@ fn drawing(source: &str) -> Option<(String, String)> {
     Some((before.to_string(), after.to_string()))
 }
 
+/// What a file of the pass `quantize` asks for, by its name.
+fn form(path: &Path) -> QuantizedForm {
+    let name = path.file_name().expect("a file").to_string_lossy();
+    if name.starts_with("int4") { QuantizedForm::Int4 } else { QuantizedForm::Int8 }
+}
+
 #[test]
 fn passes_rewrite_files_as_expected() {
     let mut faults = vec![];
@@ -155,7 +163,7 @@ fn passes_rewrite_files_as_expected() {
             let text = read(&path);
             let (comment, body) = split_comment(&text);
             let before = body.split(SEPARATOR).next().expect("split gives one part at least");
-            let got = format!("{before}{SEPARATOR}{}", run_pass(pass, before));
+            let got = format!("{before}{SEPARATOR}{}", run_pass(pass, before, form(&path)));
             expect(&path, comment, body, &got, &mut faults);
         }
     }

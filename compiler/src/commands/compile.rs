@@ -3,6 +3,7 @@
 use super::{CommandError, Console, Outcome, diagnostics, load};
 use crate::cli::{CompileArgs, Format, Stage};
 use crate::import;
+use crate::passes::quantize::Report;
 use crate::pipeline::{self, Compiled};
 use indicatif::ProgressBar;
 use jvc_codegen::RuntimeSource;
@@ -87,6 +88,7 @@ fn report(
         let body = json!({
             "name": plan.name, "device": plan.device, "folder": folder.display().to_string(), "kernels": plan.kernels.len(),
             "crate_bytes": bytes, "weight_bytes": weights, "entries": entries, "seconds": clock.to_json(),
+            "quantized": compiled.quantized.iter().map(Report::to_json).collect::<Vec<_>>(),
         });
         writeln!(console.out, "{body}")?;
         return Ok(());
@@ -103,6 +105,9 @@ fn report(
         )?;
     }
     writeln!(console.out, "  {} kernels, {bytes} bytes of files, {weights} bytes of weights", plan.kernels.len())?;
+    for line in compiled.quantized.iter().flat_map(Report::lines) {
+        writeln!(console.out, "  {line}")?;
+    }
     if args.timings {
         writeln!(console.err, "{}", clock.text())?;
     }

@@ -2,8 +2,9 @@
 //!
 //! Most passes are lists of local rules over the driver of [`rewrite`]: a rule looks at one node and what stands before it, and gives a
 //! patch or nothing. Whatever a pass does, `ir::eval` gives the same answers before and after (up to rounding): file tests and
-//! `check_semantics` hold every pass to that.
+//! `check_semantics` hold every pass to that. One changes values, and only when asked to: [`quantize`].
 
+pub mod quantize;
 pub mod semantics;
 
 mod affine;
@@ -26,8 +27,8 @@ use crate::import::weights::WeightStore;
 use crate::ir::Graph;
 use crate::ir::eval::{Tensor, Weights};
 use crate::ir::verify::{Violations, verify};
-use crate::options::Options;
-use std::cell::Cell;
+use crate::options::{Options, Quantize};
+use std::cell::{Cell, RefCell};
 use thiserror::Error;
 
 /// One pass.
@@ -67,6 +68,8 @@ pub const PIPELINE: &[Pass] = &[
     find_attention::PASS,
     simplify_movement::PASS,
     drop_dead::PASS,
+    // Needs: weights in their final form, each next to what reads it.
+    quantize::PASS,
 ];
 
 /// Every pass once, for messages and tests.
@@ -77,6 +80,7 @@ pub const PASSES: &[Pass] = &[
     fold_batch_norm::PASS,
     fold_constants::PASS,
     inline_scalars::PASS,
+    quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
 ];
@@ -87,13 +91,21 @@ pub struct Cx<'a> {
     pub weights: &'a Weights<'a>,
     /// Input-free programs must stay.
     pub no_fold: bool,
+    quantize: Option<Quantize>,
+    /// What quantising did.
+    quantized: RefCell<Option<quantize::Report>>,
     patches_left: Cell<u32>,
 }
 
 impl<'a> Cx<'a> {
     /// A context for at most `patches` patches.
     pub fn new(weights: &'a Weights<'a>, no_fold: bool, patches: u32) -> Cx<'a> {
-        Cx { weights, no_fold, patches_left: Cell::new(patches) }
+        Cx { weights, no_fold, quantize: None, quantized: RefCell::default(), patches_left: Cell::new(patches) }
+    }
+
+    /// The same, to make weights integers.
+    pub fn quantizing(self, how: Option<Quantize>) -> Cx<'a> {
+        Cx { quantize: how, ..self }
     }
 
     /// Takes the right to one more patch; false when a bisection has used them up.
@@ -157,19 +169,29 @@ pub enum PassError {
     },
 }
 
+/// What the pipeline did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    /// The passes that ran, in order.
+    pub applied: Vec<Applied>,
+    /// The accuracy report of a quantisation.
+    pub quantized: Option<quantize::Report>,
+}
+
 /// Runs the pipeline, verifying after each pass.
-pub fn run(graph: &mut Graph, weights: &Weights<'_>, options: &Options) -> Result<Vec<Applied>, PassError> {
+pub fn run(graph: &mut Graph, weights: &Weights<'_>, options: &Options) -> Result<Done, PassError> {
     check_names(options)?;
-    let cx = Cx::new(weights, options.no_fold, options.bisect.unwrap_or(u32::MAX));
+    let cx = Cx::new(weights, options.no_fold, options.bisect.unwrap_or(u32::MAX)).quantizing(options.quantize);
     let mut done = vec![];
     verify(graph).map_err(|violations| PassError::Broken { pass: "the ATen rules", violations })?;
     for pass in PIPELINE.iter().filter(|p| !options.skip.iter().any(|s| s == p.name)) {
-        done.push(run_one(pass, graph, &cx, options.check_semantics)?);
+        let same = options.check_semantics && pass.name != quantize::PASS.name;
+        done.push(run_one(pass, graph, &cx, same)?);
         if options.stop_after.as_deref() == Some(pass.name) {
             break;
         }
     }
-    Ok(done)
+    Ok(Done { applied: done, quantized: cx.quantized.into_inner() })
 }
 
 /// Runs one pass, verifies the result and, on request, compares what the graph computes.

@@ -43,6 +43,18 @@ impl Judge {
         })
     }
 
+    /// The overall error beside the size of what it is an error of, for results that are not expected to pass.
+    pub(super) fn error_note(&self, set: &Set, i: usize, report: &OutputReport) -> Option<String> {
+        let (figures, reference) = (report.figures?, set.exact.get(&i).or_else(|| set.outputs.get(&i))?);
+        let size = rms(reference);
+        let percent = if size > 0.0 { 100.0 * figures.rms / size } else { 0.0 };
+        let (name, own) = (&report.name, figures.reference_rms);
+        Some(format!(
+            "{name}: rms error {:.3e} of values of {size:.3e} ({percent:.3} %; PyTorch's {own:.3e})",
+            figures.rms
+        ))
+    }
+
     fn figures(&self, set: &Set, i: usize, got: &HostTensor, reference: &HostTensor) -> Result<Figures, String> {
         let exact = set.exact.get(&i).filter(|_| !self.integers_only).map(tensor).transpose()?;
         self.rule.compare(&tensor(got)?, &tensor(reference)?, exact.as_ref())

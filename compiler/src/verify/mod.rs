@@ -208,6 +208,7 @@ impl<'r> Runner<'r> {
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
         report.compile_seconds = started.elapsed().as_secs_f64();
         report.describe_plan(&compiled.plan);
+        report.notes.extend(compiled.quantized.iter().filter_map(|q| q.lines().pop()));
         let outputs = if references.has_outputs() {
             let rule = judge::Judge::new(self.request.level, report.flags, &references);
             self.run_sets(&compiled, &programs[0], &references, &rule, report)?
@@ -300,7 +301,11 @@ impl<'r> Runner<'r> {
             for (i, output) in outputs.iter().enumerate() {
                 let Some(output) = output else { continue };
                 saved.insert(format!("{}out.{i}", set.prefix), output.clone());
-                report.outputs.extend(judge.compare(set, i, output));
+                let judged = judge.compare(set, i, output);
+                if self.request.options.quantize.is_some() {
+                    report.notes.extend(judged.as_ref().and_then(|o| judge.error_note(set, i, o)));
+                }
+                report.outputs.extend(judged);
             }
             report.outputs.extend(judge::missing(set, outputs.len(), program));
         }
