@@ -1,8 +1,9 @@
 //! Checks and times half-precision matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel.
 //!
-//! `products [f16|bf16] [MxNxK …] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] …]`: shapes default to those of the models, tiles to a fair choice.
+//! `products [f16|bf16] [MxNxK | convCxOxS …] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] …]`: shapes default to those of the models, tiles to a fair choice.
 //! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and without, and the rate.
-//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the half type, sums in f32. Exit code 1 when a result is wrong.
+//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the half type, sums in f32; `convCxOxS` is a 3×3 convolution of C channels to O over S×S, NCHW.
+//! The tile `f32` is the tiled f32 kernel itself. Exit code 1 when a result is wrong.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
@@ -18,16 +19,29 @@ use jvc_runtime::{
 };
 use std::time::Instant;
 
-type Shape = (u32, u32, u32);
+/// A problem: sizes of the product, and the side of the image where the left operand is gathered from one.
+#[derive(Clone, Copy)]
+struct Shape {
+    m: u32,
+    n: u32,
+    k: u32,
+    image: Option<u32>,
+}
+
+const fn plain(m: u32, n: u32, k: u32) -> Shape {
+    Shape { m, n, k, image: None }
+}
 
 const SHAPES: [Shape; 6] = [
-    (4096, 4096, 4096),
-    (8192, 8192, 8192),
-    (1500, 1280, 1280),
-    (4096, 1152, 4608),
-    (16384, 144, 576),
-    (256, 256, 4096),
+    plain(4096, 4096, 4096),
+    plain(8192, 8192, 8192),
+    plain(1500, 1280, 1280),
+    plain(4096, 1152, 4608),
+    plain(16384, 144, 576),
+    plain(256, 256, 4096),
 ];
+
+const REFERENCE: Staging = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 };
 
 const TILES: &str = "128x128x64/2x2/1 128x128x64/2x2/1a 128x64x64/2x2/1a 64x64x64/2x2/1a";
 
@@ -78,10 +92,55 @@ fn at(e: &mut Exprs, row: u8, pitch: u32, col: u8) -> ExprId {
     e.bin(Binary::Add, start, col)
 }
 
-fn product(elem: DType, out: DType, (m, n, k): Shape, staging: Staging, wg: u32) -> KernelSpec {
+/// `x[c, y + ty − 1, x + tx − 1]` at row y·side + x and k axes c, ty, tx; 0 outside.
+fn pixel(e: &mut Exprs, elem: DType, side: u32) -> ExprId {
+    let (row, side_id, one) = (e.axis(1), e.i32(side as i32), e.i32(1));
+    let (y, x) = (e.bin(Binary::Div, row, side_id), e.bin(Binary::Rem, row, side_id));
+    let (zero, last) = (e.i32(0), e.i32(side as i32 - 1));
+    let place = |e: &mut Exprs, at: ExprId, tap: u8| {
+        let tap = e.axis(tap);
+        let at = e.bin(Binary::Add, at, tap);
+        let at = e.bin(Binary::Sub, at, one);
+        let (low, high) = (e.bin(Binary::Le, zero, at), e.bin(Binary::Le, at, last));
+        let clamped = e.bin(Binary::Max, at, zero);
+        (e.bin(Binary::Min, clamped, last), e.bin(Binary::And, low, high))
+    };
+    let ((y, y_in), (x, x_in)) = (place(e, y, 4), place(e, x, 5));
+    let channel = e.axis(3);
+    let plane = e.bin(Binary::Mul, channel, side_id);
+    let line = e.bin(Binary::Add, plane, y);
+    let start = e.bin(Binary::Mul, line, side_id);
+    let index = e.bin(Binary::Add, start, x);
+    let (value, nothing, inside) = (e.load(0, elem, vec![index]), e.f32(0.0), e.bin(Binary::And, y_in, x_in));
+    e.select(inside, value, nothing)
+}
+
+/// `(c·3 + ty)·3 + tx` of the k axes.
+fn tap(e: &mut Exprs) -> ExprId {
+    let (channel, three) = (e.axis(3), e.i32(3));
+    [4, 5].into_iter().fold(channel, |index, axis| {
+        let start = e.bin(Binary::Mul, index, three);
+        let axis = e.axis(axis);
+        e.bin(Binary::Add, start, axis)
+    })
+}
+
+fn product(elem: DType, out: DType, Shape { m, n, k, image }: Shape, staging: Staging, wg: u32) -> KernelSpec {
     let mut e = Exprs::new();
-    let (a, b, index) = (at(&mut e, 1, k, 3), at(&mut e, 2, k, 3), at(&mut e, 1, n, 2));
-    let (lhs, rhs) = (e.load(0, elem, vec![a]), e.load(1, elem, vec![b]));
+    let index = at(&mut e, 1, n, 2);
+    let (lhs, b, k_axes) = match image {
+        None => {
+            let (a, b) = (at(&mut e, 1, k, 3), at(&mut e, 2, k, 3));
+            (e.load(0, elem, vec![a]), b, vec![Extent::Const(k)])
+        }
+        Some(side) => {
+            let (row, pitch, within) = (e.axis(2), e.i32(k as i32), tap(&mut e));
+            let start = e.bin(Binary::Mul, row, pitch);
+            let k_axes = [k / 9, 3, 3].map(Extent::Const).to_vec();
+            (pixel(&mut e, elem, side), e.bin(Binary::Add, start, within), k_axes)
+        }
+    };
+    let rhs = e.load(1, elem, vec![b]);
     let value = e.arg(0, Ty::F32);
     let operands = vec![operand(elem, Access::Read), operand(elem, Access::Read), operand(out, Access::Write)];
     KernelSpec::Matmul(MatmulSpec {
@@ -90,7 +149,7 @@ fn product(elem: DType, out: DType, (m, n, k): Shape, staging: Staging, wg: u32)
         batch: Extent::Const(1),
         m: Extent::Const(m),
         n: Extent::Const(n),
-        k: vec![Extent::Const(k)],
+        k: k_axes,
         lhs,
         rhs,
         acc: Ty::F32,
@@ -101,7 +160,7 @@ fn product(elem: DType, out: DType, (m, n, k): Shape, staging: Staging, wg: u32)
 }
 
 /// `worst[m] = max_n |c − reference| / max(|reference|, 1)`; the largest number for a NaN.
-fn compare(elem: DType, (m, n, _): Shape) -> KernelSpec {
+fn compare(elem: DType, Shape { m, n, .. }: Shape) -> KernelSpec {
     let mut e = Exprs::new();
     let index = at(&mut e, 0, n, 1);
     let (c, r) = (e.load(0, elem, vec![index]), e.load(1, DType::F32, vec![index]));
@@ -145,6 +204,7 @@ struct Bench {
     kernels: Vec<Kernel>,
     /// Places of A, B, C, the reference and the errors, in bytes, and the end.
     places: [u64; 6],
+    rows: usize,
     build_ms: f64,
 }
 
@@ -159,13 +219,12 @@ enum Steps {
 
 impl Bench {
     fn new(gpu: &Gpu, elem: DType, shape: Shape, (staging, wg): (Staging, u32)) -> Result<Bench, String> {
-        let (m, n, k) = shape;
-        let reference = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 };
+        let Shape { m, n, k, .. } = shape;
         let specs = [
             fill(elem, m * k, 0),
             fill(elem, n * k, 0x2545_f490),
             product(elem, elem, shape, staging, wg),
-            product(elem, DType::F32, shape, reference, 256),
+            product(elem, DType::F32, shape, REFERENCE, 256),
             compare(elem, shape),
         ];
         let built: Result<Vec<Kernel>, _> =
@@ -178,7 +237,7 @@ impl Bench {
         }
         let started = Instant::now();
         let model = load(gpu, &specs, &kernels).map_err(|e| e.to_string())?;
-        Ok(Bench { model, kernels, places, build_ms: started.elapsed().as_secs_f64() * 1e3 })
+        Ok(Bench { model, kernels, places, rows: m as usize, build_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
     fn session(&self, steps: Steps) -> Result<Session, Error> {
@@ -221,9 +280,8 @@ impl Bench {
         let mut bytes = vec![0; (self.places[5] - self.places[4]) as usize];
         let arena = session.buffer(0, Base::Arena(0)).expect("the entry has an arena");
         arena.read(self.places[4], &mut bytes)?;
-        let rows = (self.places[5] - self.places[4]) as usize / 4;
         let floats = bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-        Ok(floats.take(rows).fold(0.0, f64::max))
+        Ok(floats.take(self.rows).fold(0.0, f64::max))
     }
 
     /// Seconds of one product: what more of them add to a run, medians of several runs in turn.
@@ -271,6 +329,9 @@ fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Er
 
 /// `BMxBNxBK/WMxWN/BUFFERS[a]` in the device's fragments.
 fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
+    if text == "f32" {
+        return Some((REFERENCE, 256));
+    }
     let info = gpu.info();
     let shapes = &info.cooperative;
     let found = shapes.iter().rfind(|s| s.operand == elem.name() && s.accumulator == "f32")?;
@@ -287,22 +348,25 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
 }
 
 fn shape(text: &str) -> Option<Shape> {
-    let sizes: Option<Vec<u32>> = text.split('x').map(|n| n.parse().ok()).collect();
-    if let [m, n, k] = *sizes? { Some((m, n, k)) } else { None }
+    let image = text.strip_prefix("conv");
+    let sizes: Option<Vec<u32>> = image.unwrap_or(text).split('x').map(|n| n.parse().ok()).collect();
+    let [a, b, c] = *sizes? else { return None };
+    Some(if image.is_some() { Shape { m: c * c, n: b, k: a * 9, image: Some(c) } } else { plain(a, b, c) })
 }
 
 /// One line of the table; false when the result is wrong.
 fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str) -> Result<bool, String> {
     let staging = tile(text, elem, gpu).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
     let bench = Bench::new(gpu, elem, shape, staging)?;
-    let (m, n, k) = shape;
+    let Shape { m, n, k, image } = shape;
+    let what = if image.is_some() { "conv " } else { "" };
     let flops = 2.0 * f64::from(m) * f64::from(n) * f64::from(k);
     let error = bench.check().map_err(|e| e.to_string())?;
     let right = error <= allowed(elem, k);
     let [with, without] = [true, false].map(|barrier| bench.time(flops, barrier).map_err(|e| e.to_string()));
     let (with, without) = (with?, without?);
     println!(
-        "| {elem} | {m}x{n}x{k} | {text} | {:.0} | {error:.1e}{} | {:.1} | {:.1} | {:.1} | {:.1} |",
+        "| {elem} | {what}{m}x{n}x{k} | {text} | {:.0} | {error:.1e}{} | {:.1} | {:.1} | {:.1} | {:.1} |",
         bench.build_ms,
         if right { "" } else { " WRONG" },
         with * 1e6,
@@ -341,7 +405,7 @@ fn main() {
         for text in &tiles {
             match line(&gpu, elem, shape, text) {
                 Ok(right) => all_right &= right,
-                Err(why) => println!("| {elem} | {shape:?} | {text} | {why} |"),
+                Err(why) => println!("| {elem} | {}x{}x{} | {text} | {why} |", shape.m, shape.n, shape.k),
             }
         }
     }
