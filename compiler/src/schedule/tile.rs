@@ -28,28 +28,47 @@ pub struct Problem {
     pub acc: Ty,
     /// The half type that both operands are exact in, if there is one.
     pub half: Option<DType>,
+    /// Some of their elements can only be found one by one.
+    pub gathers: bool,
 }
 
-/// Cooperative tiles to choose from: size along m, n and k, subgroups along m and n, buffers. Measured on an H200: k tiles of 64 halves
-/// are lines of its cache and beat all others by a quarter; exact tiles for multiples of 144; deep ones where tiles are few.
-const COOP_TILES: [(u32, u32, u32, (u32, u32), u32); 7] = [
-    (128, 128, 64, (2, 2), 1),
-    (128, 144, 64, (4, 1), 1),
-    (128, 64, 64, (2, 2), 1),
-    (64, 128, 64, (1, 4), 1),
-    (64, 144, 64, (2, 3), 1),
-    (64, 64, 64, (2, 2), 1),
-    (32, 32, 128, (2, 2), 2),
+/// A cooperative tile to choose.
+struct CoopTile {
+    /// Size along m, n and k.
+    size: (u32, u32, u32),
+    /// Subgroups along m and n.
+    warps: (u32, u32),
+    /// Tiles in shared memory.
+    buffers: u32,
+    /// Time of a tile that has a unit to itself, against its share of one that two run on.
+    alone: f64,
+}
+
+const fn coop_tile(size: (u32, u32, u32), warps: (u32, u32), buffers: u32, alone: f64) -> CoopTile {
+    CoopTile { size, warps, buffers, alone }
+}
+
+/// Measured on an H200: k tiles of 64 halves are lines of its cache and beat all others by a quarter; exact tiles for multiples of 144;
+/// deep ones where tiles are few.
+const COOP_TILES: [CoopTile; 7] = [
+    coop_tile((128, 128, 64), (2, 2), 1, 1.22),
+    coop_tile((128, 144, 64), (4, 1), 1, 1.6),
+    coop_tile((128, 64, 64), (2, 2), 1, 1.22),
+    coop_tile((64, 128, 64), (1, 4), 1, 1.22),
+    coop_tile((64, 144, 64), (2, 3), 1, 1.22),
+    coop_tile((64, 64, 64), (2, 2), 1, 1.22),
+    coop_tile((32, 32, 128), (2, 2), 2, 1.22),
 ];
 
 /// For devices whose shared memory holds none of them.
-const COOP_SMALL: (u32, u32, u32, (u32, u32), u32) = (32, 32, 16, (2, 2), 1);
+const COOP_SMALL: CoopTile = coop_tile((32, 32, 16), (2, 2), 1, 1.22);
 
 /// Time of a tile is about `m·n + COOP_EDGE·(m + n)`: fitted to tiles of 64×64 to 128×144 on an H200, within 8 %.
 const COOP_EDGE: f64 = 100.0;
 
-/// Time of a tile that has a unit to itself, against its share of one that two run on: the same fit.
-const COOP_ALONE: f64 = 1.22;
+/// Where elements are found one by one, a tile waits for `m + n` of them in turn, and this much more for each other tile of its unit:
+/// fitted to 3×3 convolutions, within 4 %.
+const COOP_CROWD: f64 = 0.18;
 
 /// Smallest sides that fill fragments well enough.
 const COOP_LEAST: f64 = 16.0;
@@ -151,24 +170,28 @@ fn cooperative(device: &DeviceProfile, p: &Problem, elem: DType) -> Result<Coop,
     let Some(frag) = frags.max_by_key(|f| f.0 * f.1 * f.2) else {
         return Err("half-precision product without cooperative matrices: the device has none of its type");
     };
-    let tile = |(bm, bn, bk, warps, buffers)| {
-        let subgroup = device.limits.subgroup_size;
-        let c = Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true };
-        Some(c).filter(|c| coop_fits(c, &limits))
+    let tile = |t: &CoopTile| {
+        let ((bm, bn, bk), subgroup) = (t.size, device.limits.subgroup_size);
+        let CoopTile { warps, buffers, .. } = *t;
+        Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true }
     };
-    let fitting = COOP_TILES.into_iter().filter_map(tile);
+    let fitting = COOP_TILES.iter().filter(|t| coop_fits(&tile(t), &limits));
     let best = fitting.min_by(|a, b| coop_cost(device, p, a).total_cmp(&coop_cost(device, p, b)));
-    best.or_else(|| tile(COOP_SMALL))
-        .ok_or("half-precision product without cooperative matrices: no tile fits the device")
+    let best = best.or_else(|| Some(&COOP_SMALL).filter(|t| coop_fits(&tile(t), &limits)));
+    best.map(tile).ok_or("half-precision product without cooperative matrices: no tile fits the device")
 }
 
 /// Predicted time of all tiles of a problem, in no unit.
-fn coop_cost(device: &DeviceProfile, p: &Problem, c: &Coop) -> f64 {
-    let (bm, bn, bk) = (f64::from(c.bm), f64::from(c.bn), f64::from(c.bk));
+fn coop_cost(device: &DeviceProfile, p: &Problem, t: &CoopTile) -> f64 {
+    let [bm, bn, bk] = [t.size.0, t.size.1, t.size.2].map(f64::from);
     let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
     let per_unit = (tiles / f64::from(device.rates.n_units)).ceil();
-    let shares = if per_unit % 2.0 == 0.0 { per_unit } else { per_unit - 1.0 + COOP_ALONE };
-    shares * (bm * bn + COOP_EDGE * (bm + bn)) * (p.k / bk).ceil() * bk
+    let depth = (p.k / bk).ceil() * bk;
+    if p.gathers {
+        return (1.0 + COOP_CROWD * (per_unit - 1.0)) * (bm + bn) * depth;
+    }
+    let shares = if per_unit % 2.0 == 0.0 { per_unit } else { per_unit - 1.0 + t.alone };
+    shares * (bm * bn + COOP_EDGE * (bm + bn)) * depth
 }
 
 /// The half type that both operands of a product are exact in. A value computed in f32 has none: it is never rounded to reach a faster kernel.
@@ -237,7 +260,7 @@ mod tests {
     use crate::device::find;
 
     fn half(m: f64, n: f64, k: f64) -> Problem {
-        Problem { batch: 1.0, m, n, k, acc: Ty::F32, half: Some(DType::F16) }
+        Problem { batch: 1.0, m, n, k, acc: Ty::F32, half: Some(DType::F16), gathers: false }
     }
 
     fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {
@@ -261,6 +284,9 @@ mod tests {
         ] {
             assert_eq!(tile("h200", &p), Ok(best), "{p:?}");
         }
+        // A late 3×3 convolution: more tiles, since each waits for its elements.
+        let conv = Problem { gathers: true, ..half(784.0, 256.0, 2304.0) };
+        assert_ne!(tile("h200", &conv), Ok((128, 128, 64)));
         let narrow = tile("h200", &half(16384.0, 144.0, 576.0)).expect("a cooperative tile");
         assert_eq!(narrow.1, 144, "no column is padded");
     }

@@ -9,6 +9,7 @@ use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{Expr, ExprId, Exprs};
 use jvc_kernels::is_exact_in;
 use jvc_kernels::spec::{KernelSpec, MatmulSpec, Staging, Store};
+use jvc_kernels::templates::matmul::coop_loads_blocks;
 
 /// The type in which products of an element type are summed.
 pub(super) fn acc_ty(cx: &Ctx<'_>, x: ValueId) -> Ty {
@@ -44,32 +45,39 @@ impl Product<'_> {
         let sizes =
             [self.batch.clone(), self.m.clone(), self.n.clone(), self.k.iter().fold(Dim::from(1), |p, d| &p * d)];
         let [b, m, n, k] = sizes.map(|d| max_elems(cx, &[d]));
-        let half = self.half(&cx.ix.exprs);
-        let problem = Problem { batch: b, m, n, k, acc: self.acc, half };
-        let (staging, wg, slow) = tile::matmul(cx.device, &problem);
         let extents = [self.batch, self.m, self.n].map(|d| cx.ix.symtab().extent(d));
         let k_extents = cx.extents(self.k);
-        let mut exprs = std::mem::take(&mut cx.ix.exprs);
-        let [lhs, rhs] = [self.lhs, self.rhs].map(|e| match staging {
-            Staging::Coop(c) if !is_exact_in(&exprs, e, c.elem) => exprs.add(Expr::Round(c.elem, e)),
-            _ => e,
-        });
-        let spec = MatmulSpec {
+        let half = self.half(&cx.ix.exprs);
+        let exprs = std::mem::take(&mut cx.ix.exprs);
+        let mut spec = MatmulSpec {
             interface: cx.interface(),
             exprs,
             batch: extents[0],
             m: extents[1],
             n: extents[2],
             k: k_extents,
-            lhs,
-            rhs,
+            lhs: self.lhs,
+            rhs: self.rhs,
             acc: self.acc,
             stores: self.stores,
-            staging,
-            wg,
+            staging: Staging::Registers { rows: 1, cols: 1 },
+            wg: 1,
         };
+        let gathers = half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
+        let problem = Problem { batch: b, m, n, k, acc: self.acc, half, gathers };
+        let (staging, wg, slow) = tile::matmul(cx.device, &problem);
+        (spec.staging, spec.wg) = (staging, wg);
+        if let Staging::Coop(c) = staging {
+            spec.lhs = rounded(&mut spec.exprs, c.elem, spec.lhs);
+            spec.rhs = rounded(&mut spec.exprs, c.elem, spec.rhs);
+        }
         Lowered { spec: KernelSpec::Matmul(spec), flops: 2.0 * b * m * n * k, slow }
     }
+}
+
+/// A value of a tensor that the graph declares in a half type, as that type: computed on the way, it may be more precise.
+fn rounded(exprs: &mut Exprs, elem: DType, value: ExprId) -> ExprId {
+    if is_exact_in(exprs, value, elem) { value } else { exprs.add(Expr::Round(elem, value)) }
 }
 
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lowered {

@@ -17,7 +17,7 @@ mod shared;
 
 use crate::asm::{Id, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
-use crate::dtype::Ty;
+use crate::dtype::{DType, Ty};
 use crate::emit_expr::Emit;
 use crate::eval::{Tape, Value, binary};
 use crate::expr::Binary;
@@ -57,6 +57,12 @@ pub fn coop_fits(c: &Coop, limits: &Limits) -> bool {
     let wg = c.warps.0 * c.warps.1 * c.subgroup;
     let fits = coop::sizes_fit(c, wg) && wg <= limits.max_workgroup && coop::shared_bytes(c) <= limits.shared_bytes;
     fits && coop::constraints(c, limits).is_ok()
+}
+
+/// True if both sides of a product reach a cooperative tile by whole blocks, whichever way their lines run; else elements are found one
+/// by one, which takes most of the time.
+pub fn coop_loads_blocks(spec: &MatmulSpec, elem: DType) -> bool {
+    coop::loads_blocks(spec, elem)
 }
 
 /// Builds the kernel.

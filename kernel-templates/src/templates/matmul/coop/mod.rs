@@ -77,6 +77,11 @@ pub(super) fn constraints(c: &Coop, limits: &Limits) -> Result<(), Reject> {
     Ok(())
 }
 
+/// See [`super::coop_loads_blocks`].
+pub(super) fn loads_blocks(spec: &MatmulSpec, elem: DType) -> bool {
+    [M, N].into_iter().all(|axis| stage::wide(spec, elem, axis).is_some())
+}
+
 /// Blocks of one operand's tile.
 fn side_blocks(c: &Coop, width: u32, along_k: bool) -> u32 {
     let (lines, length) = if along_k { (width, c.bk) } else { (c.bk, width) };

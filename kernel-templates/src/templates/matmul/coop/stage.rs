@@ -60,13 +60,9 @@ struct Spot {
 impl Side {
     pub(super) fn new(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, tile: Id, local: Id) -> Side {
         let (root, extent, width) = if axis == M { (spec.lhs, spec.m, c.bm) } else { (spec.rhs, spec.n, c.bn) };
-        let extents = all_extents(spec);
-        let find = |axis| wide_load::find(&spec.exprs, &spec.interface, &extents, root, axis, c.elem);
-        let wide_k = last_k(spec).and_then(find);
-        let wide = wide_k.or_else(|| find(axis));
-        let along_k = match wide {
-            Some(_) => wide_k.is_some(),
-            None => !is_consecutive(&spec.exprs, root, axis as u8),
+        let (wide, along_k) = match wide(spec, c.elem, axis) {
+            Some((wide, along_k)) => (Some(wide), along_k),
+            None => (None, !is_consecutive(&spec.exprs, root, axis as u8)),
         };
         let size = cx.asm.u32(width);
         let first = cx.asm.imul(tile, size);
@@ -227,6 +223,15 @@ impl KRange {
         let last = cx.asm.isub(self.total, size);
         (cx.asm.select(inside, self.k, last), inside)
     }
+}
+
+/// The load of whole blocks of the side along an axis, and whether they run along k.
+pub(super) fn wide(spec: &MatmulSpec, elem: DType, axis: usize) -> Option<(WideLoad, bool)> {
+    let root = if axis == M { spec.lhs } else { spec.rhs };
+    let extents = all_extents(spec);
+    let find = |axis| wide_load::find(&spec.exprs, &spec.interface, &extents, root, axis, elem);
+    let along_k = last_k(spec).and_then(find).map(|w| (w, true));
+    along_k.or_else(|| find(axis).map(|w| (w, false)))
 }
 
 /// The k axis that consecutive k move along: the last one that is longer than 1.
