@@ -134,7 +134,7 @@ impl Asm {
         let (row, column) = (CooperativeMatrixLayout::RowMajorKHR, CooperativeMatrixLayout::ColumnMajorKHR);
         let [layout, pitch] = [if lines.rows { row } else { column } as u32, lines.pitch].map(|v| self.u32(v));
         operands.extend([Operand::IdRef(layout), Operand::IdRef(pitch)]);
-        operands.extend(shared_access());
+        operands.extend(self.shared_access());
         operands
     }
 
@@ -175,6 +175,11 @@ impl Asm {
         Blocks { var }
     }
 
+    /// In the Vulkan memory model, accesses are private to the invocation unless they say otherwise.
+    fn shared_access(&self) -> Option<Operand> {
+        self.vulkan_memory.then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
+    }
+
     fn block_pointer(&mut self, blocks: Blocks, index: Id) -> Id {
         let block = self.type_vector(St::U32, 4);
         let ptr = self.type_pointer(StorageClass::Workgroup, block);
@@ -185,18 +190,32 @@ impl Asm {
     pub(crate) fn store_block(&mut self, blocks: Blocks, index: Id, value: Id) {
         let at = self.block_pointer(blocks, index);
         let mut operands = vec![Operand::IdRef(at), Operand::IdRef(value)];
-        operands.extend(shared_access());
+        operands.extend(self.shared_access());
+        self.push_void(Op::Store, operands);
+    }
+
+    fn word_pointer(&mut self, blocks: Blocks, index: Id, word: Id) -> Id {
+        let scalar = self.type_scalar(St::U32);
+        let ptr = self.type_pointer(StorageClass::Workgroup, scalar);
+        let chain = [blocks.var, index, word].map(Operand::IdRef).to_vec();
+        self.push(Op::AccessChain, ptr, chain)
+    }
+
+    /// Writes word `word` of a block, an f32.
+    pub(crate) fn store_block_f32(&mut self, blocks: Blocks, index: Id, word: Id, value: Id) {
+        let bits = self.bitcast(St::U32, value);
+        let at = self.word_pointer(blocks, index, word);
+        let mut operands = vec![Operand::IdRef(at), Operand::IdRef(bits)];
+        operands.extend(self.shared_access());
         self.push_void(Op::Store, operands);
     }
 
     /// Word `word` of a block, as f32.
     pub(crate) fn load_block_f32(&mut self, blocks: Blocks, index: Id, word: Id) -> Id {
         let scalar = self.type_scalar(St::U32);
-        let ptr = self.type_pointer(StorageClass::Workgroup, scalar);
-        let chain = [blocks.var, index, word].map(Operand::IdRef).to_vec();
-        let at = self.push(Op::AccessChain, ptr, chain);
+        let at = self.word_pointer(blocks, index, word);
         let mut operands = vec![Operand::IdRef(at)];
-        operands.extend(shared_access());
+        operands.extend(self.shared_access());
         let bits = self.push(Op::Load, scalar, operands);
         self.bitcast(St::F32, bits)
     }
@@ -206,7 +225,7 @@ impl Asm {
         let at = self.block_pointer(blocks, index);
         let ty = self.type_vector(St::U32, 4);
         let mut operands = vec![Operand::IdRef(at)];
-        operands.extend(shared_access());
+        operands.extend(self.shared_access());
         let block = self.push(Op::Load, ty, operands);
         [0, 1, 2, 3].map(|word| {
             let bits = self.extract(block, word);
@@ -260,9 +279,4 @@ impl Asm {
         let operands = vec![Operand::IdScope(scope), Operand::IdScope(scope), Operand::IdMemorySemantics(semantics)];
         self.push_void(Op::ControlBarrier, operands);
     }
-}
-
-/// In the Vulkan memory model, accesses are private to the invocation unless they say otherwise.
-fn shared_access() -> [Operand; 1] {
-    [Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER)]
 }

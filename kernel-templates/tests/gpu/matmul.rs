@@ -34,6 +34,7 @@ fn stagings() -> Vec<(Staging, u32)> {
         (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2 }, 64),
         (Staging::Shared { bm: 32, bn: 64, bk: 16, rows: 4, cols: 4 }, 128),
         (Staging::Shared { bm: 8, bn: 32, bk: 4, rows: 1, cols: 8 }, 32),
+        (Staging::Shared { bm: 64, bn: 32, bk: 8, rows: 8, cols: 8 }, 32),
     ]
 }
 
@@ -138,6 +139,18 @@ fn products_of_any_shape_match_in_every_staging() {
                 Problem { transposed, ..p.clone() }.check(&gpu, staging, wg);
             }
         }
+    }
+}
+
+#[test]
+fn outputs_stored_by_columns_match_in_every_staging() {
+    let Some(gpu) = gpu("matmul by columns") else { return };
+    let p = problem(2, 37, 29, &[50]);
+    for (staging, wg) in stagings() {
+        let mut spec = p.spec(staging, wg);
+        let turned = [(0, p.batch), (2, p.n), (1, p.m)];
+        spec.stores[0].index = row_major(&mut spec.exprs, &turned);
+        check(&gpu, &format!("by columns {staging:?}"), &KernelSpec::Matmul(spec), &p.memory(), CLOSE);
     }
 }
 

@@ -166,13 +166,24 @@ fn divide(cx: &mut Emit<'_>, a: Id, n: Id) -> (Id, Id) {
     (q, cx.asm.isub(a, whole))
 }
 
-/// Positions `first + i·step` along an axis for i in 0..count, each with whether it is inside; those outside stand in at the last
-/// place, so that their loads are in range. Where the axis is known to be covered exactly, all are inside.
+/// Positions `first + i·step` along an axis for i in 0..count: see [`positions_at`].
 fn positions(cx: &mut Emit<'_>, extent: Extent, covered: bool, first: Id, step: u32, count: u32) -> Vec<(Id, Id)> {
+    positions_at(cx, extent, covered, first, (0..count).map(|i| i * step))
+}
+
+/// Positions `first + offset` along an axis, each with whether it is inside; those outside stand in at the last place, so that their
+/// loads are in range. Where the axis is known to be covered exactly, all are inside.
+fn positions_at(
+    cx: &mut Emit<'_>,
+    extent: Extent,
+    covered: bool,
+    first: Id,
+    offsets: impl Iterator<Item = u32>,
+) -> Vec<(Id, Id)> {
     let one = cx.asm.u32(1);
-    (0..count)
-        .map(|i| {
-            let offset = cx.asm.u32(i * step);
+    offsets
+        .map(|offset| {
+            let offset = cx.asm.u32(offset);
             let at = cx.asm.iadd(first, offset);
             if covered {
                 return (at, cx.asm.bool(true));

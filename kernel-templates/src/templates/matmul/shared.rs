@@ -11,15 +11,16 @@
 //!     stores
 //! ```
 //!
-//! Traffic: each left element is read n / bn times, each right element m / bm times. Rows and columns of an invocation are interleaved
-//! with those of its neighbours, so that shared reads and stores of a subgroup are consecutive.
+//! Traffic: each left element is read n / bn times, each right element m / bm times. Along the axis that stores walk through memory,
+//! the outputs of an invocation are interleaved with those of its neighbours, so that a subgroup's stores are consecutive. Along another
+//! they lie in fours, which one shared load fetches: with single loads, shared memory is what limits the kernel.
 
-use super::{K, M, N, find_tile, is_covered, positions, start, store_tile, tile_grid, zero};
-use crate::asm::{Id, Shared, St};
+use super::{K, M, N, find_tile, is_covered, positions_at, start, store_tile, tile_grid, zero};
+use crate::asm::{Blocks, Id, Shared, St};
 use crate::check::{BuildError, shape};
-use crate::contiguity::is_consecutive;
+use crate::contiguity::{is_consecutive, is_consecutive_index};
 use crate::dtype::Ty;
-use crate::emit_expr::Emit;
+use crate::emit_expr::{Emit, Kept};
 use crate::expr::ExprId;
 use crate::spec::{Extent, Kernel, MatmulSpec, Staging, Target};
 use crate::templates::kernel;
@@ -32,6 +33,9 @@ const MAX_APART: usize = 32;
 
 /// Words between rows of a shared tile beyond its width, against bank conflicts of the transposing stores.
 const PAD: u32 = 1;
+
+/// f32 in a block of 16 bytes.
+const BLOCK: u32 = 4;
 
 /// The tile sizes of a spec.
 #[derive(Clone, Copy)]
@@ -72,8 +76,30 @@ pub(super) fn check(spec: &MatmulSpec) -> Result<(), BuildError> {
 }
 
 pub(super) fn shared_bytes(spec: &MatmulSpec) -> u32 {
-    let element = St::from(spec.acc).size_bytes();
-    sizes(spec).map_or(0, |s| (s.bm + PAD + s.bn + PAD) * s.bk * element)
+    let bytes = |axis, s: Sizes| {
+        let (width, count) = if axis == M { (s.bm, s.rows) } else { (s.bn, s.cols) };
+        if in_blocks(spec, axis, count) {
+            (width / BLOCK + 1) * 16
+        } else {
+            (width + PAD) * St::from(spec.acc).size_bytes()
+        }
+    };
+    sizes(spec).map_or(0, |s| (bytes(M, s) + bytes(N, s)) * s.bk)
+}
+
+/// True where the outputs of an invocation along an axis lie in fours.
+fn in_blocks(spec: &MatmulSpec, axis: usize, count: u32) -> bool {
+    let stored_along = spec.stores.iter().any(|s| is_consecutive_index(&spec.exprs, s.index, axis as u8));
+    spec.acc == Ty::F32 && count.is_multiple_of(BLOCK) && !stored_along
+}
+
+/// Rows of a tile in shared memory, by k.
+#[derive(Clone, Copy)]
+enum Tile {
+    /// Of single elements.
+    Elements(Shared),
+    /// Of blocks.
+    Blocks(Blocks),
 }
 
 /// One operand's tile: how invocations share its loading.
@@ -83,11 +109,145 @@ struct Side {
     extent: Extent,
     /// Rows (of the left) or columns (of the right).
     width: u32,
+    /// Outputs of an invocation along the axis.
+    count: u32,
     /// First row or column of the workgroup's tile.
     first: Id,
-    array: Shared,
-    /// Neighbouring invocations take neighbours along k, else along the rows or columns.
-    k_fastest: bool,
+    tile: Tile,
+    /// What this invocation loads of every tile.
+    elements: Vec<Element>,
+}
+
+/// An element of a tile.
+struct Element {
+    /// Row or column, and k, within the tile.
+    at: Id,
+    k: Id,
+    /// What is known of it before the loop.
+    scope: Kept,
+}
+
+impl Side {
+    fn new(cx: &mut Emit<'_>, spec: &MatmulSpec, axis: usize, s: Sizes, (tile, local): (Id, Id)) -> Side {
+        let (root, extent) = if axis == M { (spec.lhs, spec.m) } else { (spec.rhs, spec.n) };
+        let (width, count) = if axis == M { (s.bm, s.rows) } else { (s.bn, s.cols) };
+        let size = cx.asm.u32(width);
+        let first = cx.asm.imul(tile, size);
+        let tile = if in_blocks(spec, axis, count) {
+            Tile::Blocks(cx.asm.shared_blocks((width / BLOCK + 1) * s.bk))
+        } else {
+            Tile::Elements(cx.asm.shared_array(spec.acc.into(), (width + PAD) * s.bk))
+        };
+        let mut side = Side { root, axis, extent, width, count, first, tile, elements: vec![] };
+        side.elements = (0..width * s.bk / spec.wg).map(|i| side.element(cx, spec, s, local, i)).collect();
+        side
+    }
+
+    /// This invocation's i-th element. Neighbouring invocations take neighbours along k where those are consecutive in memory, else along
+    /// the rows or columns.
+    fn element(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, s: Sizes, local: Id, i: u32) -> Element {
+        let k_fastest = !is_consecutive(&spec.exprs, self.root, self.axis as u8);
+        let length = if k_fastest { s.bk } else { self.width };
+        let fast_length = cx.asm.u32(length);
+        let (slow, fast) = if spec.wg.is_multiple_of(length) {
+            // All elements have the same fast coordinate, and share what depends on it.
+            let (line, fast) = super::divide(cx, local, fast_length);
+            let further = cx.asm.u32(i * (spec.wg / length));
+            (cx.asm.iadd(line, further), fast)
+        } else {
+            let further = cx.asm.u32(i * spec.wg);
+            let number = cx.asm.iadd(local, further);
+            super::divide(cx, number, fast_length)
+        };
+        let (at, k) = if k_fastest { (slow, fast) } else { (fast, slow) };
+        let position = cx.asm.iadd(self.first, at);
+        let covered = is_covered(self.extent, self.width);
+        let position = positions_at(cx, self.extent, covered, position, std::iter::once(0))[0].0;
+        let scope = cx.keep_scope(None, |cx| {
+            cx.bind_axis(self.axis, position);
+            cx.hoist(&[self.root], false);
+        });
+        Element { at, k, scope }
+    }
+
+    /// Offsets of an invocation's outputs from its first one.
+    fn offsets(&self) -> Vec<u32> {
+        let (fours, step) = match self.tile {
+            Tile::Blocks(_) => (BLOCK, self.width / (self.count / BLOCK)),
+            Tile::Elements(_) => (1, self.width / self.count),
+        };
+        (0..self.count).map(|i| i / fours * step + i % fours).collect()
+    }
+
+    /// Where the outputs of invocation `thread` of those along the axis begin in the tile.
+    fn start(&self, cx: &mut Emit<'_>, thread: Id) -> Id {
+        match self.tile {
+            Tile::Blocks(_) => {
+                let four = cx.asm.u32(BLOCK);
+                cx.asm.imul(thread, four)
+            }
+            Tile::Elements(_) => thread,
+        }
+    }
+
+    /// Output positions of invocation `thread`, each with whether it is inside.
+    fn positions(&self, cx: &mut Emit<'_>, thread: Id) -> Vec<(Id, Id)> {
+        let start = self.start(cx, thread);
+        let first = cx.asm.iadd(self.first, start);
+        let covered = is_covered(self.extent, self.width);
+        positions_at(cx, self.extent, covered, first, self.offsets().into_iter())
+    }
+
+    /// Puts a loaded element into the tile.
+    fn put(&self, cx: &mut Emit<'_>, element: &Element, value: Id) {
+        let row = self.row(cx, element.k);
+        match self.tile {
+            Tile::Elements(array) => {
+                let slot = cx.asm.iadd(row, element.at);
+                cx.asm.store_shared(array, slot, value);
+            }
+            Tile::Blocks(blocks) => {
+                let four = cx.asm.u32(BLOCK);
+                let (block, word) = super::divide(cx, element.at, four);
+                let slot = cx.asm.iadd(row, block);
+                cx.asm.store_block_f32(blocks, slot, word, value);
+            }
+        }
+    }
+
+    /// Start of a row of the tile.
+    fn row(&self, cx: &mut Emit<'_>, k: Id) -> Id {
+        let pitch = match self.tile {
+            Tile::Elements(_) => self.width + PAD,
+            Tile::Blocks(_) => self.width / BLOCK + 1,
+        };
+        let pitch = cx.asm.u32(pitch);
+        cx.asm.imul(k, pitch)
+    }
+
+    /// The elements of invocation `thread` in row `k`.
+    fn fragment(&self, cx: &mut Emit<'_>, k: Id, thread: Id) -> Vec<Id> {
+        let row = self.row(cx, k);
+        let start = cx.asm.iadd(row, thread);
+        match self.tile {
+            Tile::Elements(array) => {
+                let load = |offset| {
+                    let offset = cx.asm.u32(offset);
+                    let slot = cx.asm.iadd(start, offset);
+                    cx.asm.load_shared(array, slot)
+                };
+                self.offsets().into_iter().map(load).collect()
+            }
+            Tile::Blocks(blocks) => {
+                let load = |offset: u32| {
+                    let offset = cx.asm.u32(offset / BLOCK);
+                    let slot = cx.asm.iadd(start, offset);
+                    cx.asm.load_block_f32s(blocks, slot)
+                };
+                self.offsets().into_iter().step_by(BLOCK as usize).flat_map(load).collect()
+            }
+        }
+    }
 }
 
 pub(super) fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildError> {
@@ -98,61 +258,40 @@ pub(super) fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildEr
     let group = cx.asm.workgroup_index();
     let local = cx.asm.local_index();
     let tile = find_tile(&mut cx, spec, group, s.bm, s.bn);
-    let left = side(&mut cx, spec, M, s, tile.along_m);
-    let right = side(&mut cx, spec, N, s, tile.along_n);
+    let left = Side::new(&mut cx, spec, M, s, (tile.along_m, local));
+    let right = Side::new(&mut cx, spec, N, s, (tile.along_n, local));
     let lanes_n = cx.asm.u32(s.bn / s.cols);
     let (thread_m, thread_n) = super::divide(&mut cx, local, lanes_n);
-    let acc = k_tiles(&mut cx, spec, s, [&left, &right], (local, thread_m, thread_n));
-    let first_row = cx.asm.iadd(left.first, thread_m);
-    let first_col = cx.asm.iadd(right.first, thread_n);
-    let rows = positions(&mut cx, spec.m, is_covered(spec.m, s.bm), first_row, s.bm / s.rows, s.rows);
-    let cols = positions(&mut cx, spec.n, is_covered(spec.n, s.bn), first_col, s.bn / s.cols, s.cols);
+    let acc = k_tiles(&mut cx, spec, s, [&left, &right], [thread_m, thread_n]);
+    let rows = left.positions(&mut cx, thread_m);
+    let cols = right.positions(&mut cx, thread_n);
     store_tile(&mut cx, spec, &rows, &cols, &acc);
     Ok(kernel(cx, tile_grid(spec, s.bm, s.bn, 1)))
 }
 
-fn side(cx: &mut Emit<'_>, spec: &MatmulSpec, axis: usize, s: Sizes, tile: Id) -> Side {
-    let (root, extent, width) = if axis == M { (spec.lhs, spec.m, s.bm) } else { (spec.rhs, spec.n, s.bn) };
-    let size = cx.asm.u32(width);
-    let first = cx.asm.imul(tile, size);
-    let array = cx.asm.shared_array(spec.acc.into(), (width + PAD) * s.bk);
-    let k_fastest = !is_consecutive(&spec.exprs, root, axis as u8);
-    Side { root, axis, extent, width, first, array, k_fastest }
-}
-
 /// The loop over k tiles; the accumulators, row-major.
-fn k_tiles(
-    cx: &mut Emit<'_>,
-    spec: &MatmulSpec,
-    s: Sizes,
-    sides: [&Side; 2],
-    (local, thread_m, thread_n): (Id, Id, Id),
-) -> Vec<Id> {
+fn k_tiles(cx: &mut Emit<'_>, spec: &MatmulSpec, s: Sizes, sides: [&Side; 2], threads: [Id; 2]) -> Vec<Id> {
     let total = cx.product(&spec.k);
     let zero = zero(cx, spec.acc);
     let n_acc = (s.rows * s.cols) as usize;
     let no_offset = cx.asm.u32(0);
     let mut initial = vec![zero; n_acc];
-    initial.extend(load_tiles(cx, spec, s, sides, local, no_offset, total));
+    initial.extend(load_tiles(cx, spec, s, sides, no_offset, total));
     let step = cx.asm.u32(s.bk);
     let last = cx.loop_step((no_offset, total, step), &initial, |cx, offset, carried| {
         let (acc, loaded) = carried.split_at(n_acc);
-        let mut rest = loaded;
-        for side in sides {
-            let (mine, after) = rest.split_at((side.width * s.bk / spec.wg) as usize);
-            rest = after;
-            put_tile(cx, spec, s, side, local, mine);
-        }
+        let elements = sides.into_iter().flat_map(|side| side.elements.iter().map(move |e| (side, e)));
+        elements.zip(loaded).for_each(|((side, element), &value)| side.put(cx, element, value));
         cx.asm.barrier();
         let next_offset = cx.asm.iadd(offset, step);
-        let next = load_tiles(cx, spec, s, sides, local, next_offset, total);
+        let next = load_tiles(cx, spec, s, sides, next_offset, total);
         // A tile is summed on its own: sums of sums lose far less than one long sum. Large register tiles have no room for both.
         let apart = spec.acc == Ty::F32 && n_acc <= MAX_APART;
         let mut values = if apart {
-            let sums = multiply(cx, s, sides, (thread_m, thread_n), &vec![zero; n_acc]);
+            let sums = multiply(cx, s, sides, threads, &vec![zero; n_acc]);
             acc.iter().zip(sums).map(|(&acc, sum)| cx.asm.fadd(acc, sum)).collect()
         } else {
-            multiply(cx, s, sides, (thread_m, thread_n), acc)
+            multiply(cx, s, sides, threads, acc)
         };
         cx.asm.barrier();
         values.extend(next);
@@ -161,37 +300,14 @@ fn k_tiles(
     last[..n_acc].to_vec()
 }
 
-/// Place of this invocation's i-th element in a tile: (row or column, k).
-fn place(cx: &mut Emit<'_>, spec: &MatmulSpec, s: Sizes, side: &Side, local: Id, i: u32) -> (Id, Id) {
-    let first = cx.asm.u32(i * spec.wg);
-    let element = cx.asm.iadd(local, first);
-    let fast = cx.asm.u32(if side.k_fastest { s.bk } else { side.width });
-    let (slow, fast) = super::divide(cx, element, fast);
-    if side.k_fastest { (slow, fast) } else { (fast, slow) }
-}
-
 /// This invocation's elements of both tiles at k offset `offset`; zeros beyond the end of k.
-fn load_tiles(
-    cx: &mut Emit<'_>,
-    spec: &MatmulSpec,
-    s: Sizes,
-    sides: [&Side; 2],
-    local: Id,
-    offset: Id,
-    total: Id,
-) -> Vec<Id> {
+fn load_tiles(cx: &mut Emit<'_>, spec: &MatmulSpec, s: Sizes, sides: [&Side; 2], offset: Id, total: Id) -> Vec<Id> {
     let zero = zero(cx, spec.acc);
     let n_loaded = ((s.bm + s.bn) * s.bk / spec.wg) as usize;
     let some = cx.asm.ult(offset, total);
     cx.if_then(some, &vec![zero; n_loaded], |cx| {
-        let mut loaded = vec![];
-        for side in sides {
-            for i in 0..side.width * s.bk / spec.wg {
-                let (at, k) = place(cx, spec, s, side, local, i);
-                loaded.push(load_element(cx, spec, s, side, at, (offset, k, total)));
-            }
-        }
-        loaded
+        let elements = sides.into_iter().flat_map(|side| side.elements.iter().map(move |e| (side.root, e)));
+        elements.map(|(root, e)| load_element(cx, spec, s, (root, e), offset, total)).collect()
     })
 }
 
@@ -199,52 +315,33 @@ fn load_element(
     cx: &mut Emit<'_>,
     spec: &MatmulSpec,
     s: Sizes,
-    side: &Side,
-    at: Id,
-    (offset, k, total): (Id, Id, Id),
+    (root, element): (ExprId, &Element),
+    offset: Id,
+    total: Id,
 ) -> Id {
-    let position = cx.asm.iadd(side.first, at);
-    let covered = is_covered(side.extent, side.width);
-    let position = positions(cx, side.extent, covered, position, 1, 1)[0].0;
-    let k = cx.asm.iadd(offset, k);
+    let k = cx.asm.iadd(offset, element.k);
     let whole = matches!(cx.asm.const_bits(total), Some(n) if n % u64::from(s.bk) == 0);
     let one = cx.asm.u32(1);
     let last = cx.asm.isub(total, one);
     let inside = if whole { cx.asm.bool(true) } else { cx.asm.ult(k, total) };
     let k = cx.asm.select(inside, k, last);
     let value = cx.scope(|cx| {
-        cx.bind_axis(side.axis, position);
         for (i, c) in cx.coordinates(k, &spec.k).into_iter().enumerate() {
             cx.bind_axis(K + i, c);
         }
-        cx.eval(side.root)
+        cx.within(&element.scope, |cx| cx.eval(root))
     });
     let zero = zero(cx, spec.acc);
     cx.asm.select(inside, value, zero)
 }
 
-/// Index in a shared tile.
-fn slot(cx: &mut Emit<'_>, side: &Side, at: Id, k: Id) -> Id {
-    let pitch = cx.asm.u32(side.width + PAD);
-    let row = cx.asm.imul(k, pitch);
-    cx.asm.iadd(row, at)
-}
-
-fn put_tile(cx: &mut Emit<'_>, spec: &MatmulSpec, s: Sizes, side: &Side, local: Id, values: &[Id]) {
-    for (i, &value) in values.iter().enumerate() {
-        let (at, k) = place(cx, spec, s, side, local, i as u32);
-        let slot = slot(cx, side, at, k);
-        cx.asm.store_shared(side.array, slot, value);
-    }
-}
-
 /// The products of one k tile.
-fn multiply(cx: &mut Emit<'_>, s: Sizes, sides: [&Side; 2], threads: (Id, Id), acc: &[Id]) -> Vec<Id> {
+fn multiply(cx: &mut Emit<'_>, s: Sizes, sides: [&Side; 2], threads: [Id; 2], acc: &[Id]) -> Vec<Id> {
     let bk = cx.asm.u32(s.bk);
     let [left, right] = sides;
     cx.loop_n(bk, acc, |cx, k, acc| {
-        let a = fragment(cx, left, k, threads.0, s.bm / s.rows, s.rows);
-        let b = fragment(cx, right, k, threads.1, s.bn / s.cols, s.cols);
+        let a = left.fragment(cx, k, threads[0]);
+        let b = right.fragment(cx, k, threads[1]);
         let mut next = Vec::with_capacity(acc.len());
         for (i, &a) in a.iter().enumerate() {
             for (j, &b) in b.iter().enumerate() {
@@ -257,15 +354,4 @@ fn multiply(cx: &mut Emit<'_>, s: Sizes, sides: [&Side; 2], threads: (Id, Id), a
 
 fn b_len(s: Sizes) -> usize {
     s.cols as usize
-}
-
-fn fragment(cx: &mut Emit<'_>, side: &Side, k: Id, thread: Id, step: u32, count: u32) -> Vec<Id> {
-    (0..count)
-        .map(|i| {
-            let offset = cx.asm.u32(i * step);
-            let at = cx.asm.iadd(thread, offset);
-            let slot = slot(cx, side, at, k);
-            cx.asm.load_shared(side.array, slot)
-        })
-        .collect()
 }
