@@ -5,7 +5,7 @@ use crate::{Options, RuntimeSource};
 
 /// Dependencies of the runtime, in the words of the workspace's manifest.
 const RUNTIME_DEPENDENCIES: [(&str, &str); 2] = [
-    ("ash", "{ version = \"0.38\", default-features = false, features = [\"loaded\", \"debug\", \"std\"] }"),
+    ("ash", "{ version = \"0.38\", default-features = false, features = [\"loaded\", \"std\"] }"),
     ("memmap2", "\"0.9\""),
 ];
 

@@ -33,24 +33,22 @@ fn payload(name: &str, view: &WeightView, seed: u64) -> Vec<u8> {
         name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     let mut next = move || low + (high - low) * unit(&mut state);
     match view.dtype {
-        ScalarType::F32 => numbers(n, |out| out.extend((next() as f32).to_le_bytes())),
-        ScalarType::F64 => numbers(n, |out| out.extend(next().to_le_bytes())),
-        ScalarType::F16 => numbers(n, |out| out.extend(f16::from_f64(next()).to_le_bytes())),
-        ScalarType::BF16 => numbers(n, |out| out.extend(bf16::from_f64(next()).to_le_bytes())),
-        ScalarType::C64 => numbers(2 * n, |out| out.extend((next() as f32).to_le_bytes())),
-        ScalarType::C128 => numbers(2 * n, |out| out.extend(next().to_le_bytes())),
-        ScalarType::C32 => numbers(2 * n, |out| out.extend(f16::from_f64(next()).to_le_bytes())),
+        ScalarType::F32 => numbers(n, || (next() as f32).to_le_bytes()),
+        ScalarType::F64 => numbers(n, || next().to_le_bytes()),
+        ScalarType::F16 => numbers(n, || f16::from_f64(next()).to_le_bytes()),
+        ScalarType::BF16 => numbers(n, || bf16::from_f64(next()).to_le_bytes()),
+        ScalarType::C64 => numbers(2 * n, || (next() as f32).to_le_bytes()),
+        ScalarType::C128 => numbers(2 * n, || next().to_le_bytes()),
+        ScalarType::C32 => numbers(2 * n, || f16::from_f64(next()).to_le_bytes()),
         _ => vec![0; n * view.dtype.size_bytes() as usize],
     }
 }
 
-fn numbers(n: usize, mut push: impl FnMut(&mut Vec<u8>)) -> Vec<u8> {
-    let mut out = vec![];
-    push(&mut out);
-    let size = out.len();
-    out.clear();
-    out.reserve_exact(n * size);
-    (0..n).for_each(|_| push(&mut out));
+fn numbers<const SIZE: usize>(n: usize, mut next: impl FnMut() -> [u8; SIZE]) -> Vec<u8> {
+    // The first number is left out, as it always was: a seed keeps its numbers.
+    next();
+    let mut out = vec![0; n * SIZE];
+    out.as_chunks_mut().0.iter_mut().for_each(|number| *number = next());
     out
 }
 
