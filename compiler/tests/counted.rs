@@ -295,3 +295,35 @@ fn a_number_out_of_a_tensor_is_a_size_downstream() {
         expect(&graph, &[f32s(&[8, 3], x.clone()), Tensor::from_i64(DType::I64, &[], vec![n as i64])], &want);
     }
 }
+
+#[test]
+fn the_size_of_a_run_decides_a_branch() {
+    let branch = |name: &str, target: &str| {
+        let f = ScalarType::F32;
+        Hand::new(&[])
+            .open_input("a", f, vec![u0()])
+            .call(target, &[("self", t("a"))], &[("b", f, vec![u0()])])
+            .branch(name, "b")
+    };
+    let pick = [
+        ("", Arg::SymBool(SymArg::Name("few".into()))),
+        ("", branch("yes", "aten.neg.default")),
+        ("", branch("no", "aten.abs.default")),
+        ("", Arg::Tensors(vec!["part".into()])),
+    ];
+    let end = Arg::SymInt(SymArg::Name("u0".into()));
+    let slice = [("self", t("x")), ("dim", Arg::Int(0)), ("start", Arg::Int(0)), ("end", end.clone())];
+    let graph = Hand::new(&[("x", ScalarType::F32, &[6]), ("n", ScalarType::I64, &[])])
+        .symbol("u0", 0, 6)
+        .node("aten.item.default", &[("self", t("n"))], vec![end.clone()])
+        .call("aten.slice.Tensor", &slice, &[("part", ScalarType::F32, vec![u0()])])
+        .node("_operator.lt", &[("a", end), ("b", Arg::Int(4))], vec![Arg::SymBool(SymArg::Name("few".into()))])
+        .call("higher_order.cond", &pick, &[("y", ScalarType::F32, vec![u0()])])
+        .lower(&["y"])
+        .expect("lowers");
+    for (n, sign) in [(0usize, -1.0), (3, -1.0), (4, 1.0), (6, 1.0)] {
+        let x: Vec<f64> = (1..=6).map(f64::from).collect();
+        let want = f32s(&[n], x[..n].iter().map(|v| sign * v).collect());
+        expect(&graph, &[f32s(&[6], x), Tensor::from_i64(DType::I64, &[], vec![n as i64])], &[want]);
+    }
+}

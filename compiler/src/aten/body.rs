@@ -1,5 +1,6 @@
 //! Builds the expression of a `Map` or `Compute`: typed operands, sizes as literals or symbols, the usual arithmetic.
 
+use super::Comparison;
 use crate::ir::op::Body;
 use crate::ir::{DType, Dim, TensorType};
 use jvc_kernels::dtype::Ty;
@@ -78,6 +79,17 @@ impl BodyBuilder {
             self.syms.len() - 1
         });
         self.exprs.add(Expr::Sym(at as u16))
+    }
+
+    /// A comparison of two sizes.
+    pub fn compare_sizes(&mut self, how: Comparison, x: &Dim, y: &Dim) -> ExprId {
+        let (x, y) = (self.dim(x), self.dim(y));
+        match how {
+            Comparison::Eq => self.eq(x, y),
+            Comparison::Ne => self.ne(x, y),
+            Comparison::Lt => self.lt(x, y),
+            Comparison::Le => self.le(x, y),
+        }
     }
 
     /// A literal of a register type.

@@ -133,7 +133,7 @@ pub(super) fn parts_of(cx: &mut Cx, v: &Val, dtype: DType) -> Result<(ValueId, V
         Val::Float(v) => (cx.full(vec![], dtype, *v)?, cx.full(vec![], dtype, 0.0)?),
         Val::Bool(v) => (cx.full(vec![], dtype, f64::from(u8::from(*v)))?, cx.full(vec![], dtype, 0.0)?),
         Val::Int(d) => (cx.dim_tensor(d, dtype)?, cx.full(vec![], dtype, 0.0)?),
-        Val::Ratio(..) | Val::List(_) | Val::None => return Err(bad_argument("no complex number")),
+        Val::Ratio(..) | Val::Compare(..) | Val::List(_) | Val::None => return Err(bad_argument("no complex number")),
     };
     Ok((re, im))
 }

@@ -168,6 +168,11 @@ impl Lowering<'_> {
                     None => Choice::Data(v),
                 })
             }
+            Val::Compare(how, a, b) => {
+                let (how, a, b) = (*how, a.clone(), b.clone());
+                let v = self.cx.compute(vec![], DType::Bool, &[], |body, _| body.compare_sizes(how, &a, &b))?;
+                Ok(Choice::Data(v))
+            }
             other => Err(unsupported_shape(format!(
                 "a decision by {other:?}, which is not known at compile time, is not supported"
             ))),

@@ -179,8 +179,20 @@ pub enum Val {
     ComplexScalar(f64, f64),
     /// A Python bool.
     Bool(bool),
-    /// Python's `None`, and conditions on symbols that are not decided at compile time.
+    /// A comparison of two sizes that is not decided at compile time.
+    Compare(Comparison, Dim, Dim),
+    /// Python's `None`, and other conditions on symbols that are not decided at compile time.
     None,
+}
+
+/// How two sizes are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Comparison {
+    Eq,
+    Ne,
+    Lt,
+    Le,
 }
 
 impl From<ValueId> for Val {

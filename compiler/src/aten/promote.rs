@@ -70,7 +70,7 @@ pub(super) fn result_type(cx: &Cx, operands: &[Val]) -> Result<Common, Diagnosti
             Val::Int(_) => (2, Common { dtype: DType::I64, complex: false }),
             Val::Float(_) | Val::Ratio(..) => (2, Common { dtype: DType::F32, complex: false }),
             Val::ComplexScalar(..) => (2, Common { dtype: DType::F32, complex: true }),
-            Val::Bool(_) => (2, Common { dtype: DType::Bool, complex: false }),
+            Val::Bool(_) | Val::Compare(..) => (2, Common { dtype: DType::Bool, complex: false }),
             Val::None => continue,
             Val::List(_) => return Err(bad_argument("a list where a tensor or number is needed")),
         };
@@ -167,6 +167,10 @@ pub(super) fn number_expr(b: &mut BodyBuilder, v: &Val, ty: Ty) -> ExprId {
             b.cast(ty, r)
         }
         Val::ComplexScalar(re, _) => b.lit(ty, *re),
+        Val::Compare(how, x, y) => {
+            let truth = b.compare_sizes(*how, x, y);
+            b.cast(ty, truth)
+        }
         Val::Tensor(_) | Val::Complex { .. } | Val::List(_) | Val::None => b.lit(ty, 0.0),
     }
 }

@@ -3,7 +3,7 @@
 use super::args::Call;
 use super::cx::Cx;
 use super::view::shape_of;
-use super::{AtenOp, Val, bad_argument, unsupported_shape};
+use super::{AtenOp, Comparison, Val, bad_argument, unsupported_shape};
 use crate::ir::Dim;
 use crate::report::Diagnostic;
 
@@ -239,8 +239,23 @@ fn condition(_: &mut Cx, c: &Call<'_>) -> Vals {
         (None, Val::Bool(x), _) if c.target == "torch.sym_not" => Val::Bool(!x),
         (None, Val::Bool(x), Val::Bool(y)) if c.target == "_operator.and_" => Val::Bool(*x && *y),
         (None, Val::Bool(x), Val::Bool(y)) if c.target == "_operator.or_" => Val::Bool(*x || *y),
+        (None, Val::Int(x), Val::Int(y)) => compare(c.target, x, y),
         _ => Val::None,
     }])
+}
+
+/// A comparison that the sizes of a run will decide.
+fn compare(target: &str, x: &Dim, y: &Dim) -> Val {
+    let (how, a, b) = match target {
+        "_operator.eq" => (Comparison::Eq, x, y),
+        "_operator.ne" => (Comparison::Ne, x, y),
+        "_operator.lt" => (Comparison::Lt, x, y),
+        "_operator.le" => (Comparison::Le, x, y),
+        "_operator.gt" => (Comparison::Lt, y, x),
+        "_operator.ge" => (Comparison::Le, y, x),
+        _ => return Val::None,
+    };
+    Val::Compare(how, a.clone(), b.clone())
 }
 
 fn decide_numbers(target: &str, a: &Val, b: &Val) -> Option<bool> {

@@ -2,7 +2,9 @@
 
 use jvc::aten;
 use jvc::exec::{ExecError, HostTensor, Loaded, Value};
-use jvc::import::program::{Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, TensorMeta};
+use jvc::import::program::{
+    Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, SubGraph, TensorMeta,
+};
 use jvc::import::weights::WeightStore;
 use jvc::ir::eval::{EvalError, Symbols, Tensor, eval};
 use jvc::ir::{DType, Dim, Graph, Range, Ranges};
@@ -41,6 +43,19 @@ impl Hand {
             hand.graph.tensors.insert((*name).into(), meta(*dtype, &dims(sizes)));
         }
         hand
+    }
+
+    /// One more input, of sizes that may be symbolic.
+    pub(crate) fn open_input(mut self, name: &str, dtype: ScalarType, sizes: Vec<Dim>) -> Hand {
+        self.graph.inputs.push(t(name));
+        self.graph.tensors.insert(name.into(), meta(dtype, &sizes));
+        self
+    }
+
+    /// The program so far as a sub-graph with one result.
+    pub(crate) fn branch(mut self, name: &str, result: &str) -> Arg {
+        self.graph.outputs = vec![t(result)];
+        Arg::Graph(Box::new(SubGraph { name: name.into(), graph: self.graph }))
     }
 
     /// A symbol of the export.
