@@ -15,6 +15,7 @@ use crate::plan::rust_name;
 use crate::plan::weights::WeightTable;
 use crate::report::{Code, Diagnostic};
 use crate::schedule::fuse::fuse;
+use crate::schedule::interleave::interleave;
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
 use crate::schedule::tile;
@@ -119,9 +120,14 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, Sy
     }
     let mut decisions: Vec<String> =
         graph.slow.iter().map(|(node, reason)| format!("{node}: slow: {reason}")).collect();
+    decisions.extend(drafts.iter().flat_map(|d| {
+        let name = &graph.value(d.result).name;
+        d.slow.iter().map(move |reason| format!("{name}: slow: {reason}"))
+    }));
     decisions.extend(fusion.decisions(graph));
     let choices = drafts.iter().filter_map(|d| Some((d, tile::decision(device, &d.spec)?)));
     decisions.extend(choices.map(|(d, choice)| format!("{}: {choice}", graph.value(d.result).name)));
+    let drafts = interleave(drafts);
     if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
 }
 

@@ -1,5 +1,7 @@
 //! Every operation of the graph, alone and with what fuses into it, on the device at hand against the interpreter.
 
+mod spread;
+
 use jvc::device::{self, DeviceProfile};
 use jvc::exec::{HostTensor, Loaded, Value, check_ranges};
 use jvc::import::weights::WeightStore;

@@ -19,6 +19,7 @@ mod inline_scalars;
 mod rewrite;
 mod share_equal;
 mod simplify_movement;
+mod split_rows;
 
 pub(crate) use constants::{decodes_bytes, known_value};
 
@@ -66,6 +67,8 @@ pub const PIPELINE: &[Pass] = &[
     // Core graphs spell norms and attention out with constants and movement that only now are gone.
     find_norm::PASS,
     find_attention::PASS,
+    // Needs: every norm and softmax found; nothing looks for one in what this leaves.
+    split_rows::PASS,
     simplify_movement::PASS,
     drop_dead::PASS,
     // Needs: weights in their final form, each next to what reads it.
@@ -83,6 +86,7 @@ pub const PASSES: &[Pass] = &[
     quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
+    split_rows::PASS,
 ];
 
 /// What passes may look at beside the graph.

@@ -223,7 +223,11 @@ impl<'a> Planner<'a> {
         let label = self.source.graph.value(draft.result).name.clone();
         let origin = self.origins(&draft);
         let (reads, writes) = self.ranges(&draft);
-        let offsets = draft.uses.iter().map(|u| self.offset(u.place)).collect();
+        let offsets = (0..).zip(&draft.uses).map(|(operand, u)| {
+            let part = draft.parts.iter().find(|p| p.operand == operand);
+            self.offset(u.place, part.map_or(0, |p| p.start))
+        });
+        let offsets = offsets.collect();
         Some(Dispatch { kernel, bases, offsets, groups, reads, writes, label, origin, cost: draft.cost })
     }
 
@@ -238,19 +242,32 @@ impl<'a> Planner<'a> {
         bases
     }
 
-    fn offset(&self, place: Place) -> u32 {
+    /// The word of an operand that starts `start` bytes into its place.
+    fn offset(&self, place: Place, start: u64) -> u32 {
         let at = self.locations[&place];
         match at.region {
-            Region::Io(slot) => slot,
-            _ => u32::try_from(at.offset / 16).expect("chunks are below 64 GiB"),
+            Region::Io(slot) => {
+                assert_eq!(start, 0, "what the caller owns has an address, not an offset");
+                slot
+            }
+            _ => u32::try_from((at.offset + start) / 16).expect("chunks are below 64 GiB"),
         }
     }
 
-    /// Ranges read and written, by operand. What is read, and what is both read and written, is declared whole.
+    /// Ranges read and written, by operand. What is read, and what is both read and written, is declared whole unless the draft says more.
     fn ranges(&self, draft: &Draft) -> (Vec<ByteRange>, Vec<ByteRange>) {
         let (mut reads, mut writes) = (vec![], vec![]);
         for (operand, u) in (0..).zip(&draft.uses) {
             let whole = self.whole_range(*u);
+            if let Some(part) = draft.parts.iter().find(|p| p.operand == operand) {
+                let range = |of: &Option<std::ops::Range<u64>>| match of {
+                    None => whole,
+                    Some(r) => ByteRange { offset: whole.offset + r.start, bytes: r.end - r.start, ..whole },
+                };
+                reads.extend((u.access != Access::Write).then(|| range(&part.read)));
+                writes.extend((u.access != Access::Read).then(|| range(&part.written)));
+                continue;
+            }
             match u.access {
                 Access::Read => reads.push(whole),
                 Access::Write if u.place == Place::Table => writes.push(whole),

@@ -355,9 +355,19 @@ impl<'a> Ctx<'a> {
 
     /// Stores an element of `v` wherever the value must go: its buffer, outputs, and the concatenations that it is a part of.
     pub fn store(&mut self, v: ValueId, idx: &[ExprId], value: ExprId) -> Vec<Store> {
+        self.store_into(self.fusion.places(v), v, idx, value)
+    }
+
+    /// As [`Ctx::store`], but for the value's own buffer.
+    pub fn store_beside(&mut self, v: ValueId, idx: &[ExprId], value: ExprId) -> Vec<Store> {
+        let places = self.fusion.places(v).into_iter().filter(|p| *p != Place::Value(v));
+        self.store_into(places.collect(), v, idx, value)
+    }
+
+    fn store_into(&mut self, places: Vec<Place>, v: ValueId, idx: &[ExprId], value: ExprId) -> Vec<Store> {
         let ty = self.graph.ty(v);
         let mut stores = vec![];
-        for place in self.fusion.places(v) {
+        for place in places {
             let index = self.ix.linear(idx, &ty.shape);
             let operand = self.operand(place, ty.dtype, Access::Write);
             stores.push(Store { operand, index, value, guard: None });

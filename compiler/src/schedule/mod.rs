@@ -3,6 +3,7 @@
 pub mod fuse;
 pub mod index;
 pub mod inline;
+pub mod interleave;
 pub mod lower;
 pub mod symtab;
 pub mod tile;

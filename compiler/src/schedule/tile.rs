@@ -107,6 +107,18 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
     (most.max(threads), threads)
 }
 
+/// Workgroup size and invocations per row where latency is all that counts: as many as give each a few elements, while one wave of
+/// workgroups over the device takes them all.
+pub fn step(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
+    let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
+    let resident = f64::from(device.rates.n_units) * 1024.0;
+    let mut threads = 32.min(most);
+    while threads < most && row_len / f64::from(threads) > 2.0 && n_rows * f64::from(threads) * 2.0 <= resident {
+        threads *= 2;
+    }
+    (most, threads)
+}
+
 /// Passes over a row at most: three stages, and the stores; the outer loops of the nest come on top.
 const ROW_PASSES: f64 = 5.0;
 

@@ -20,7 +20,8 @@ pub(super) fn lower(graph: &Graph, device: &DeviceProfile, binding: u32) -> Draf
     let write = Use { place: Place::Table, dtype: DType::I32, access: Access::Write };
     let spec = spec(device, Exprs::new(), vec![]);
     let cost = Cost { flops: 0.0, bytes: 4.0 };
-    Draft { spec, uses: vec![read, write], result: count, nodes: vec![], cost, slow: vec![], binding: Some(binding) }
+    let (uses, nodes, slow, parts) = (vec![read, write], vec![], vec![], vec![]);
+    Draft { spec, uses, result: count, nodes, cost, slow, binding: Some(binding), parts, layer: None }
 }
 
 fn spec(device: &DeviceProfile, exprs: Exprs, stores: Vec<Store>) -> KernelSpec {

@@ -4,6 +4,7 @@ use super::super::inline::{Ctx, Place};
 use super::super::tile;
 use super::{Lowered, max_elems};
 use crate::ir::{Dim, ValueId};
+use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::{Access, KernelSpec, MapSpec, Store};
 
 fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
@@ -19,6 +20,24 @@ pub(super) fn lower(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
     let shape = cx.ty(v).shape.clone();
     let at = cx.axes(0, &shape);
     let value = cx.definition_at(v, &at);
+    let stores = cx.store(v, &at, value);
+    spec(cx, &shape, stores)
+}
+
+/// Copies `v` from its own buffer into every other place that it must be in.
+pub(super) fn lower_beside(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
+    let shape = cx.ty(v).shape.clone();
+    let at = cx.axes(0, &shape);
+    let value = cx.at(v, &at);
+    let stores = cx.store_beside(v, &at, value);
+    spec(cx, &shape, stores)
+}
+
+/// Stores what `value` gives at each coordinate into every place of `v`.
+pub(super) fn lower_as(cx: &mut Ctx<'_>, v: ValueId, value: impl FnOnce(&mut Ctx<'_>, &[ExprId]) -> ExprId) -> Lowered {
+    let shape = cx.ty(v).shape.clone();
+    let at = cx.axes(0, &shape);
+    let value = value(cx, &at);
     let stores = cx.store(v, &at, value);
     spec(cx, &shape, stores)
 }

@@ -12,6 +12,7 @@ mod row;
 mod scan;
 mod scatter;
 mod sort;
+mod stepwise;
 
 use super::fuse::{Fusion, Group, GroupKind};
 use super::inline::{Ctx, Use};
@@ -22,6 +23,7 @@ use crate::report::{Code, Diagnostic};
 use jvc_codegen::plan::Cost;
 use jvc_kernels::expr::ExprId;
 use jvc_kernels::spec::{KernelSpec, ScatterMode, Store};
+use std::ops::Range;
 
 /// A kernel without addresses: its spec over places.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +42,23 @@ pub struct Draft {
     pub slow: Vec<&'static str>,
     /// The binding whose step it is: its stores come last, see [`bind`].
     pub binding: Option<u32>,
+    /// Operands that start within their place, or of which it touches a part.
+    pub parts: Vec<Part>,
+    /// The recurrent layer that it is a time step of.
+    pub layer: Option<NodeId>,
+}
+
+/// How a draft uses an operand of which its spec does not say where it starts. In bytes from the start of the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Position in the operand list.
+    pub operand: u16,
+    /// Where element 0 of the spec is, a multiple of 16.
+    pub start: u64,
+    /// What it reads; everything if none.
+    pub read: Option<Range<u64>>,
+    /// What it writes; everything if none.
+    pub written: Option<Range<u64>>,
 }
 
 /// A spec with its predicted floating-point operations, as the family files return it.
@@ -85,6 +104,7 @@ pub fn lower(input: Input<'_>, group: &Group, symtab: &mut SymTable) -> Result<V
             let nodes: Vec<NodeId> = std::iter::once(*node).chain(epilogue.iter().copied()).collect();
             match &input.graph.node(*node).op {
                 Op::Scatter { dims, mode } => lower_scatter(input, group, symtab, *node, dims, *mode),
+                Op::Recurrent { .. } => lower_recurrent(input, group, symtab, *node),
                 _ => one(input, group, symtab, nodes, |cx| lower_anchor(cx, *node, epilogue)),
             }
         }
@@ -107,6 +127,21 @@ fn lower_scatter(
     Ok(drafts)
 }
 
+fn lower_recurrent(
+    input: Input<'_>,
+    group: &Group,
+    symtab: &mut SymTable,
+    id: NodeId,
+) -> Result<Vec<Draft>, Diagnostic> {
+    let why = match stepwise::lower(input, group, symtab, id)? {
+        Ok(drafts) => return Ok(drafts),
+        Err(why) => why,
+    };
+    let mut drafts = one(input, group, symtab, vec![id], |cx| lower_anchor(cx, id, &[]))?;
+    drafts.iter_mut().for_each(|d| d.slow.extend(why));
+    Ok(drafts)
+}
+
 fn one(
     input: Input<'_>,
     group: &Group,
@@ -121,7 +156,8 @@ fn one(
     let cost = Cost { flops: lowered.flops, bytes };
     let uses = cx.uses;
     let (spec, slow) = (lowered.spec.compacted(), lowered.slow);
-    Ok(vec![Draft { spec, uses, result: group.result, nodes, cost, slow, binding: None }])
+    let (binding, parts, layer) = (None, vec![], None);
+    Ok(vec![Draft { spec, uses, result: group.result, nodes, cost, slow, binding, parts, layer }])
 }
 
 fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Lowered, Diagnostic> {

@@ -58,7 +58,23 @@ impl Row {
 
     /// The kernel, with stores once a row or once an element.
     pub(super) fn finish(self, cx: &mut Ctx<'_>, row_stores: Vec<Store>, element_stores: Vec<Store>) -> Lowered {
-        let (wg, threads_per_row) = tile::row(cx.device, self.n_rows, self.row_len);
+        let tile = tile::row(cx.device, self.n_rows, self.row_len);
+        self.finish_as(cx, tile, row_stores, element_stores)
+    }
+
+    /// As [`Row::finish`], for a time step of a recurrent layer.
+    pub(super) fn finish_step(self, cx: &mut Ctx<'_>, row_stores: Vec<Store>) -> Lowered {
+        let tile = tile::step(cx.device, self.n_rows, self.row_len);
+        self.finish_as(cx, tile, row_stores, vec![])
+    }
+
+    fn finish_as(
+        self,
+        cx: &mut Ctx<'_>,
+        (wg, threads_per_row): (u32, u32),
+        row_stores: Vec<Store>,
+        element_stores: Vec<Store>,
+    ) -> Lowered {
         let exprs = std::mem::take(&mut cx.ix.exprs);
         let passes = self.stages.len() as f64 + f64::from(u8::from(!element_stores.is_empty()));
         let flops = self.n_rows * self.row_len * passes * 2.0;

@@ -1,0 +1,252 @@
+//! Few long rows are reduced in two levels, so that many workgroups share them: chunks of each row, then what the chunks gave.
+//!
+//! ```text
+//! graph g {
+//!   %x = input 0 "x" : f32[2,20001]
+//!   %y = softmax %x dim=1 : f32[2,20001]
+//!   output "y" = %y
+//! }
+//! ----
+//! graph g {
+//!   %x = input 0 "x" : f32[2,20001]
+//!   %y.1 = pad %x before=[0,0] after=[0,479] value=-inf : f32[2,20480]
+//!   %y.2 = reshape %y.1 : f32[2,20,1024]
+//!   %y.3 = reduce %y.2 max dims=[2] : f32[2,20,1]
+//!   %y.4 = reduce %y.3 max dims=[1] : f32[2,1,1]
+//!   %y.5 = reshape %y.4 : f32[2,1]
+//!   %y.6 = map(exp(a - b)) %x, %y.5 : f32[2,20001]
+//!   %y.7 = pad %y.6 before=[0,0] after=[0,479] value=0.0 : f32[2,20480]
+//!   %y.8 = reshape %y.7 : f32[2,20,1024]
+//!   %y.9 = reduce %y.8 sum dims=[2] : f32[2,20,1]
+//!   %y.10 = reduce %y.9 sum dims=[1] : f32[2,1,1]
+//!   %y.11 = reshape %y.10 : f32[2,1]
+//!   %y = map(exp(a - b) / c) %x, %y.5, %y.11 : f32[2,20001]
+//!   output "y" = %y
+//! }
+//! ```
+//!
+//! A kernel of rows gives a row to one workgroup. A row of millions of elements (a group norm over an image or a waveform, a sum over
+//! everything) then keeps the device waiting for one of its units. Here sums, products, maxima and minima become two reductions, and
+//! norms, variances and softmax are spelt out over such reductions and maps: the same formulas as in the row kernel, variances about the
+//! mean, chunks combined in a fixed order. What does not divide into chunks is padded with the value that changes nothing.
+//!
+//! The rule looks at sizes alone ([`MIN_LEN`], [`MAX_ROWS`]). Rows of symbolic length stay whole, with a reason in the decision log.
+
+use super::rewrite::{Patch, Ref, View, rewrite};
+use super::{Cx, Pass};
+use crate::ir::op::Body;
+use crate::ir::{DType, Dim, Graph, NodeId, Op, TensorType, ValueId};
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
+use jvc_kernels::spec::Combine;
+
+/// Shorter rows are quicker in one kernel: below this, the launches that a split adds outweigh what one workgroup takes for a row.
+const MIN_LEN: i64 = 16 * 1024;
+/// More rows than these fill a device by themselves.
+const MAX_ROWS: i64 = 64;
+/// Chunks of all rows together: several workgroups for each unit of a large GPU.
+const CHUNKS: i64 = 1024;
+/// Shorter chunks would leave the invocations of a workgroup with nothing to do.
+const MIN_CHUNK: i64 = 1024;
+/// Positions, padding included, are 32-bit numbers.
+const MAX_ELEMS: i64 = 1 << 30;
+
+const SYMBOLIC: &str = "rows of symbolic length are not split over workgroups";
+
+pub(super) const PASS: Pass =
+    Pass { name: "split_rows", summary: "reduces few long rows in two levels over many workgroups", run };
+
+fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
+    let patches = rewrite(graph, cx, &[split]);
+    let symbolic: Vec<(String, String)> = graph
+        .nodes
+        .iter()
+        .filter(|n| long_and_symbolic(graph, &n.op, n.inputs.first().copied()))
+        .map(|n| (graph.origins[n.origin as usize].node.clone(), SYMBOLIC.to_string()))
+        .collect();
+    graph.slow.extend(symbolic);
+    patches
+}
+
+/// The dimensions along which an operation has rows.
+fn row_dims(op: &Op) -> Option<Vec<usize>> {
+    match op {
+        Op::Reduce { dims, .. } | Op::Norm { dims, .. } | Op::Variance { dims, .. } => Some(dims.clone()),
+        Op::Softmax { dim, .. } => Some(vec![*dim]),
+        _ => None,
+    }
+}
+
+fn long_and_symbolic(graph: &Graph, op: &Op, x: Option<ValueId>) -> bool {
+    let (Some(dims), Some(x)) = (row_dims(op), x) else { return false };
+    let shape = &graph.ty(x).shape;
+    let most = |inner: bool| -> i64 {
+        let sizes = shape.iter().enumerate().filter(|(d, _)| dims.contains(d) == inner);
+        sizes.fold(1i64, |n, (_, s)| n.saturating_mul(s.range(&graph.ranges).max))
+    };
+    let open = dims.iter().any(|&d| shape[d].as_const().is_none());
+    open && most(true) >= MIN_LEN && most(false) <= MAX_ROWS
+}
+
+fn split<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
+    let n = view.graph.node(node);
+    let (x, y) = (*n.inputs.first()?, *n.outputs.first()?);
+    let rows = Rows::of(view.ty(x), &row_dims(&n.op)?)?;
+    let mut p = Patch::new(view);
+    let out = view.ty(y).clone();
+    let x = Ref::Old(x);
+    let result = match &n.op {
+        Op::Reduce { combine, dtype, .. } => rows.reduce(&mut p, x, *combine, *dtype)?,
+        Op::Norm { eps, rms, .. } => norm(&mut p, &rows, x, out, *eps, *rms)?,
+        Op::Variance { correction, .. } => variance(&mut p, &rows, x, out, *correction)?,
+        Op::Softmax { log, .. } => softmax(&mut p, &rows, x, out, *log)?,
+        _ => return None,
+    };
+    p.replace_by(result)
+}
+
+/// Few long rows of a tensor, and how they are cut.
+struct Rows {
+    /// Dimensions within a row.
+    dims: Vec<usize>,
+    rows: i64,
+    len: i64,
+    chunk: i64,
+}
+
+impl Rows {
+    /// None where rows are many, short or of symbolic length.
+    fn of(ty: &TensorType, dims: &[usize]) -> Option<Rows> {
+        let shape = ty.const_shape()?;
+        let product = |inner: bool| -> Option<i64> {
+            let mut sizes = shape.iter().enumerate().filter(|(d, _)| dims.contains(d) == inner);
+            sizes.try_fold(1i64, |n, (_, &s)| n.checked_mul(s))
+        };
+        let (rows, len) = (product(false)?, product(true)?);
+        if rows < 1 || rows > MAX_ROWS || len < MIN_LEN || rows.checked_mul(len)? > MAX_ELEMS {
+            return None;
+        }
+        let least = MIN_CHUNK.max((rows * len + CHUNKS - 1) / CHUNKS);
+        let chunk = (least..=2 * least).find(|c| len % c == 0).unwrap_or(least);
+        (chunk < len).then(|| Rows { dims: dims.to_vec(), rows, len, chunk })
+    }
+
+    /// The reduction of each row in two levels; the reduced dimensions stay with size 1. None for what has no neutral value.
+    fn reduce(&self, p: &mut Patch<'_>, v: Ref, combine: Combine, dtype: DType) -> Option<Ref> {
+        let shape = p.ty(v).shape.clone();
+        let chunks = (self.len + self.chunk - 1) / self.chunk;
+        let padding = chunks * self.chunk - self.len;
+        let fill = neutral(combine, padding > 0, p.ty(v).dtype)?;
+        let kept = (0..shape.len()).filter(|d| !self.dims.contains(d));
+        let perm: Vec<usize> = kept.chain(self.dims.iter().copied()).collect();
+        let in_order = perm.iter().enumerate().all(|(i, &d)| i == d);
+        let mut v = if in_order { v } else { p.add(Op::Permute(perm), &[v])? };
+        v = p.reshape(v, vec![Dim::from(self.rows), Dim::from(self.len)])?;
+        if padding > 0 {
+            v = p.add(Op::Pad { before: vec![0, 0], after: vec![0, padding], value: fill }, &[v])?;
+        }
+        v = p.reshape(v, vec![Dim::from(self.rows), Dim::from(chunks), Dim::from(self.chunk)])?;
+        let partial = p.add(Op::Reduce { combine, dims: vec![2], dtype: accumulator(dtype) }, &[v])?;
+        let whole = p.add(Op::Reduce { combine, dims: vec![1], dtype }, &[partial])?;
+        let ones = |(d, n): (usize, Dim)| if self.dims.contains(&d) { Dim::from(1) } else { n };
+        p.reshape(whole, shape.into_iter().enumerate().map(ones).collect())
+    }
+}
+
+/// The value that changes no result. Maxima of integers have one only where nothing needs it.
+fn neutral(combine: Combine, needed: bool, dtype: DType) -> Option<f64> {
+    match combine {
+        Combine::Sum => Some(0.0),
+        Combine::Prod => Some(1.0),
+        Combine::Max if dtype.is_float() || !needed => Some(f64::NEG_INFINITY),
+        Combine::Min if dtype.is_float() || !needed => Some(f64::INFINITY),
+        Combine::Max | Combine::Min | Combine::Any | Combine::All | Combine::ArgMax | Combine::ArgMin => None,
+    }
+}
+
+/// Partial results of half types are kept in f32.
+fn accumulator(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// A map over operands whose sizes are those of the first or 1.
+fn map(
+    p: &mut Patch<'_>,
+    inputs: &[Ref],
+    dtype: DType,
+    build: impl FnOnce(&mut Exprs, Ty, &[ExprId]) -> ExprId,
+) -> Ref {
+    let mut exprs = Exprs::new();
+    let args: Vec<ExprId> = inputs.iter().zip(0..).map(|(&r, i)| exprs.arg(i, p.ty(r).dtype.ty())).collect();
+    let root = build(&mut exprs, dtype.ty(), &args);
+    let shape = p.ty(inputs[0]).shape.clone();
+    p.push(Op::Map(Body { exprs, root, syms: vec![] }), inputs, TensorType::new(dtype, shape))
+}
+
+/// `Σ x / n`.
+fn mean(p: &mut Patch<'_>, rows: &Rows, x: Ref, acc: DType) -> Option<Ref> {
+    let total = rows.reduce(p, x, Combine::Sum, acc)?;
+    Some(map(p, &[total], acc, |e, ty, a| {
+        let n = e.lit(ty, rows.len as f64);
+        e.bin(Binary::Div, a[0], n)
+    }))
+}
+
+/// `Σ (x − mean)²`, or `Σ x²` without a mean.
+fn squares(p: &mut Patch<'_>, rows: &Rows, x: Ref, mean: Option<Ref>, acc: DType) -> Option<Ref> {
+    let inputs: Vec<Ref> = std::iter::once(x).chain(mean).collect();
+    let squared = map(p, &inputs, acc, |e, _, a| {
+        let d = a.get(1).map_or(a[0], |&mean| e.bin(Binary::Sub, a[0], mean));
+        e.bin(Binary::Mul, d, d)
+    });
+    rows.reduce(p, squared, Combine::Sum, acc)
+}
+
+fn norm(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, eps: f64, rms: bool) -> Option<Ref> {
+    let acc = accumulator(out.dtype);
+    let mean = if rms { None } else { Some(mean(p, rows, x, acc)?) };
+    let total = squares(p, rows, x, mean, acc)?;
+    let scale = map(p, &[total], acc, |e, ty, a| {
+        let (n, eps) = (e.lit(ty, rows.len as f64), e.lit(ty, eps));
+        let variance = e.bin(Binary::Div, a[0], n);
+        let shifted = e.bin(Binary::Add, variance, eps);
+        e.un(Unary::Rsqrt, shifted)
+    });
+    let inputs: Vec<Ref> = [x, scale].into_iter().chain(mean).collect();
+    Some(map(p, &inputs, out.dtype, |e, _, a| {
+        let d = a.get(2).map_or(a[0], |&mean| e.bin(Binary::Sub, a[0], mean));
+        e.bin(Binary::Mul, d, a[1])
+    }))
+}
+
+fn variance(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, correction: f64) -> Option<Ref> {
+    let acc = accumulator(out.dtype);
+    let mean = mean(p, rows, x, acc)?;
+    let total = squares(p, rows, x, Some(mean), acc)?;
+    Some(map(p, &[total], out.dtype, |e, ty, a| {
+        let n = e.lit(ty, (rows.len as f64 - correction).max(0.0));
+        e.bin(Binary::Div, a[0], n)
+    }))
+}
+
+fn softmax(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, log: bool) -> Option<Ref> {
+    let acc = accumulator(out.dtype);
+    let max = rows.reduce(p, x, Combine::Max, acc)?;
+    let exp = map(p, &[x, max], acc, |e, _, a| {
+        let d = e.bin(Binary::Sub, a[0], a[1]);
+        e.un(Unary::Exp, d)
+    });
+    let total = rows.reduce(p, exp, Combine::Sum, acc)?;
+    if log {
+        let total = map(p, &[total], acc, |e, _, a| e.un(Unary::Log, a[0]));
+        return Some(map(p, &[x, max, total], out.dtype, |e, _, a| {
+            let d = e.bin(Binary::Sub, a[0], a[1]);
+            e.bin(Binary::Sub, d, a[2])
+        }));
+    }
+    Some(map(p, &[x, max, total], out.dtype, |e, _, a| {
+        let d = e.bin(Binary::Sub, a[0], a[1]);
+        let exp = e.un(Unary::Exp, d);
+        e.bin(Binary::Div, exp, a[2])
+    }))
+}

@@ -1,0 +1,162 @@
+//! What is spread over many workgroups: few long rows, and the time steps of recurrent layers. On kernels as for a GPU, on any device.
+
+use super::{Case, compare, gpu, to_value, validate};
+use jvc::device;
+use jvc::exec::{HostTensor, Loaded, Value, check_ranges};
+use jvc::import::weights::WeightStore;
+use jvc::ir::eval::{Precision, Tensor, eval_with};
+use jvc::ir::{DType, Graph, Op, UserOutput, ValueId};
+use jvc::options::Options;
+use jvc::passes::{Cx, PASSES, run_one};
+use jvc::pipeline::plan_graphs;
+use jvc_codegen::plan::Step;
+use jvc_kernels::expr::Binary;
+use jvc_kernels::spec::{Cell, Combine};
+use jvc_runtime::CacheDir;
+use std::collections::BTreeMap;
+
+impl Case {
+    /// Compares the device with the interpreter, twice, with the steps' ranges; on the device runs what the pass makes of the graph, as
+    /// planned for a GPU or for what the device is. The kernels that ran, by name, with the barriers.
+    fn check_spread(mut self, outputs: &[ValueId], pass: Option<&str>, as_gpu: bool) -> Vec<String> {
+        let named = outputs.iter().enumerate().map(|(i, &v)| (format!("out_{i}"), UserOutput::Tensor(v)));
+        self.b.graph.outputs = named.collect();
+        let mut on_device = self.b.graph.clone();
+        if let Some(name) = pass {
+            let pass = PASSES.iter().find(|p| p.name == name).expect("a pass");
+            let done = run_one(pass, &mut on_device, &Cx::new(&|_| None, false, u32::MAX), false).expect("the pass");
+            assert!(done.patches > 0, "{name} found something");
+        }
+        run(on_device, &self.b.graph, &self.inputs, as_gpu)
+    }
+}
+
+fn run(on_device: Graph, oracle: &Graph, inputs: &[Tensor], as_gpu: bool) -> Vec<String> {
+    let Some(gpu) = gpu() else {
+        assert!(std::env::var_os("CI").is_none(), "CI has a device");
+        return vec![];
+    };
+    let mut profile = device::of_gpu(gpu.info());
+    profile.rates.cpu &= !as_gpu;
+    let store = WeightStore::new();
+    let compiled = plan_graphs(vec![on_device], &[&store], &Options::default(), &profile).expect("it compiles");
+    validate(&compiled);
+    let loaded = Loaded::new(gpu, &compiled, &CacheDir::None).expect("the program loads");
+    let mut session = loaded.session(0).expect("a session");
+    session.poison_arena().expect("poison");
+    let values: Vec<Value> = inputs.iter().map(to_value).collect();
+    let got = session.run(&values).expect("a run");
+    let want = eval_with(oracle, &|_| None, inputs, &BTreeMap::new(), Precision::Exact).expect("the interpreter");
+    for (i, (got, want)) in got.iter().zip(want.tensors()).enumerate() {
+        compare(i, got, want);
+    }
+    let bytes = |t: &[HostTensor]| t.iter().map(|t| t.bytes.clone()).collect::<Vec<_>>();
+    let again = session.run(&values).expect("a second run");
+    assert!(bytes(&got) == bytes(&again), "the same bytes again");
+    let ranges = check_ranges(gpu, &compiled, 0, &values).expect("the steps run alone");
+    assert_eq!(ranges.faults, vec![], "declared ranges");
+    let kernel = |s: &Step| match s {
+        Step::Dispatch(d) => compiled.plan.kernels[d.kernel as usize].name.clone(),
+        Step::Barrier => "barrier".to_string(),
+    };
+    compiled.plan.entries[0].steps.iter().map(kernel).collect()
+}
+
+/// A layer over a computed input, so that this is in a buffer; its results, the series also beside itself reversed.
+fn layer(c: &mut Case, cell: Cell, shape: [i64; 3], reverse: bool, bias: bool) -> Vec<ValueId> {
+    let gates = match cell {
+        Cell::Lstm => 4,
+        Cell::Gru => 3,
+        Cell::RnnTanh | Cell::RnnRelu => 1,
+    };
+    let [steps, batch, hidden] = shape;
+    let x = c.input(DType::F32, &[batch, steps, gates * hidden]);
+    let x = c.gelu(x);
+    let x = c.op(Op::Permute(vec![1, 0, 2]), &[x]);
+    let w = c.input(DType::F32, &[gates * hidden, hidden]);
+    let small = c.map(&[w], |e, a| {
+        let s = e.f32(0.1);
+        e.bin(Binary::Mul, a[0], s)
+    });
+    let mut inputs = vec![x, small];
+    if bias {
+        inputs.push(c.input(DType::F32, &[gates * hidden]));
+    }
+    inputs.push(c.input(DType::F32, &[batch, hidden]));
+    if cell == Cell::Lstm {
+        inputs.push(c.input(DType::F32, &[batch, hidden]));
+    }
+    c.ops(Op::Recurrent { cell, reverse, bias }, &inputs)
+}
+
+#[test]
+fn a_gpu_gets_a_dispatch_for_each_time_step_of_a_recurrent_layer() {
+    for cell in [Cell::Lstm, Cell::Gru, Cell::RnnTanh, Cell::RnnRelu] {
+        for (batch, reverse, bias) in [(1, false, true), (3, true, true), (3, false, false), (1, true, false)] {
+            let mut c = Case::new();
+            let outs = layer(&mut c, cell, [7, batch, 36], reverse, bias);
+            let more = c.gelu(outs[0]);
+            let steps = c.check_spread(&[&outs[..], &[more]].concat(), None, true);
+            let kernels: Vec<&String> = steps.iter().filter(|s| s.starts_with("row")).collect();
+            assert!(steps.is_empty() || kernels.len() == 7, "{steps:?}");
+            assert!(
+                kernels.iter().skip(1).all(|k| *k == kernels[1]),
+                "one kernel for all steps but the first: {steps:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn both_directions_of_a_layer_step_between_the_same_barriers() {
+    let mut c = Case::new();
+    let outs = [layer(&mut c, Cell::Gru, [9, 1, 32], false, true), layer(&mut c, Cell::Gru, [9, 1, 32], true, true)];
+    let y = c.op(Op::Concat { dim: 2 }, &[outs[0][0], outs[1][0]]);
+    let y = c.gelu(y);
+    let steps = c.check_spread(&[y, outs[1][1]], None, true);
+    let barriers = steps.iter().filter(|s| *s == "barrier").count();
+    assert!(barriers < 9 + 4, "{steps:?}");
+}
+
+#[test]
+fn steps_that_no_offset_reaches_stay_in_one_kernel() {
+    // 35 elements a step are no multiple of 16 bytes.
+    let mut c = Case::new();
+    let outs = layer(&mut c, Cell::Lstm, [5, 1, 35], false, true);
+    let steps = c.check_spread(&outs, None, true);
+    assert!(steps.iter().all(|s| !s.starts_with("row")), "{steps:?}");
+}
+
+#[test]
+fn few_long_rows_are_shared_by_many_workgroups() {
+    for as_gpu in [false, true] {
+        // A prime number of elements, which no chunks divide.
+        let mut c = Case::new();
+        let x = c.input(DType::F32, &[1, 1_000_003]);
+        let mut outs = vec![];
+        for combine in [Combine::Sum, Combine::Max, Combine::Min] {
+            outs.push(c.op(Op::Reduce { combine, dims: vec![0, 1], dtype: DType::F32 }, &[x]));
+        }
+        outs.push(c.op(Op::Variance { dims: vec![1], correction: 1.0 }, &[x]));
+        outs.push(c.op(Op::Norm { dims: vec![1], eps: 1e-5, rms: true }, &[x]));
+        outs.push(c.op(Op::Softmax { dim: 1, log: true }, &[x]));
+        c.check_spread(&outs, Some("split_rows"), as_gpu);
+    }
+    let mut c = Case::new();
+    let x = c.input(DType::F32, &[1, 8_255_520]);
+    let y = c.op(Op::Norm { dims: vec![1], eps: 1e-5, rms: false }, &[x]);
+    c.check_spread(&[y], Some("split_rows"), true);
+}
+
+#[test]
+fn a_nan_in_a_long_row_wins_and_rows_stay_apart() {
+    let mut c = Case::new();
+    let x = c.input(DType::F32, &[20_011, 3]);
+    let mut values = c.inputs[0].floats().to_vec();
+    values[3 * 20_000 + 1] = f64::NAN;
+    values[7] = f64::NEG_INFINITY;
+    c.inputs[0] = Tensor::from_f64(DType::F32, &[20_011, 3], values);
+    let reduce = |combine| Op::Reduce { combine, dims: vec![0], dtype: DType::F32 };
+    let outs = [c.op(reduce(Combine::Max), &[x]), c.op(reduce(Combine::Min), &[x]), c.op(reduce(Combine::Sum), &[x])];
+    c.check_spread(&outs, Some("split_rows"), true);
+}
