@@ -222,15 +222,23 @@ impl Exprs {
     /// # Panics
     /// When operand types do not fit the operation: that is a bug of the caller.
     pub fn add(&mut self, expr: Expr) -> ExprId {
+        self.try_add(expr).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`Exprs::add`], where the types come from outside.
+    ///
+    /// # Errors
+    /// What does not fit ("`+` of i64 and f32").
+    pub fn try_add(&mut self, expr: Expr) -> Result<ExprId, String> {
         if let Some(&id) = self.memo.get(&expr) {
-            return id;
+            return Ok(id);
         }
-        let ty = self.infer_ty(&expr);
+        let ty = self.infer_ty(&expr)?;
         let id = ExprId(self.nodes.len() as u32);
         self.memo.insert(expr.clone(), id);
         self.nodes.push(expr);
         self.tys.push(ty);
-        id
+        Ok(id)
     }
 
     /// The id of a node that is there already.
@@ -274,8 +282,8 @@ impl Exprs {
         (0..self.nodes.len()).filter(|&i| seen[i]).map(|i| ExprId(i as u32)).collect()
     }
 
-    fn infer_ty(&self, expr: &Expr) -> Ty {
-        match expr {
+    fn infer_ty(&self, expr: &Expr) -> Result<Ty, String> {
+        Ok(match expr {
             Expr::Lit(Lit::Bool(_)) => Ty::Bool,
             Expr::Lit(Lit::I32(_)) | Expr::Axis(_) | Expr::Sym(_) => Ty::I32,
             Expr::Lit(Lit::I64(_)) => Ty::I64,
@@ -283,69 +291,54 @@ impl Exprs {
             Expr::Lit(Lit::F64(_)) => Ty::F64,
             Expr::Arg(_, ty) | Expr::Cast(ty, _) => *ty,
             Expr::Load { dtype, index, .. } => {
-                assert!(index.iter().all(|&i| self.ty(i) == Ty::I32), "load indices are i32");
-                dtype.ty()
+                let other = index.iter().find(|&&i| self.ty(i) != Ty::I32);
+                other.map_or(Ok(dtype.ty()), |&i| Err(format!("an index of type {}", self.ty(i))))?
             }
-            Expr::Unary(op, a) => self.unary_ty(*op, self.ty(*a)),
-            Expr::Binary(op, a, b) => self.binary_ty(*op, self.ty(*a), self.ty(*b)),
+            Expr::Unary(op, a) => unary_ty(*op, self.ty(*a)).ok_or_else(|| format!("`{op}` of {}", self.ty(*a)))?,
+            Expr::Binary(op, a, b) => {
+                let (a, b) = (self.ty(*a), self.ty(*b));
+                binary_ty(*op, a).filter(|_| a == b).ok_or_else(|| format!("`{op}` of {a} and {b}"))?
+            }
             Expr::Select(c, a, b) => {
-                assert!(self.ty(*c) == Ty::Bool && self.ty(*a) == self.ty(*b), "select takes bool and two of one type");
-                self.ty(*a)
+                let (c, a, b) = (self.ty(*c), self.ty(*a), self.ty(*b));
+                if c != Ty::Bool || a != b {
+                    return Err(format!("a choice by {c} between {a} and {b}"));
+                }
+                a
             }
             Expr::Round(dtype, a) => {
-                assert_eq!(dtype.ty(), self.ty(*a), "round stays in the register type");
-                self.ty(*a)
+                let ty = self.ty(*a);
+                if dtype.ty() != ty {
+                    return Err(format!("{ty} rounded to {dtype}"));
+                }
+                ty
             }
-        }
+        })
     }
+}
 
-    fn unary_ty(&self, op: Unary, a: Ty) -> Ty {
-        match op {
-            Unary::IsNan | Unary::IsInf => {
-                assert!(a.is_float(), "{op:?} of {a}");
-                Ty::Bool
-            }
-            Unary::Neg | Unary::Abs => {
-                assert!(a != Ty::Bool, "{op:?} of {a}");
-                a
-            }
-            Unary::Not => {
-                assert!(!a.is_float(), "{op:?} of {a}");
-                a
-            }
-            _ => {
-                assert!(a.is_float(), "{op:?} of {a}");
-                a
-            }
-        }
+/// Type of the result; `None` where the operation is not defined.
+fn unary_ty(op: Unary, a: Ty) -> Option<Ty> {
+    match op {
+        Unary::IsNan | Unary::IsInf => a.is_float().then_some(Ty::Bool),
+        Unary::Neg | Unary::Abs => (a != Ty::Bool).then_some(a),
+        Unary::Not => (!a.is_float()).then_some(a),
+        _ => a.is_float().then_some(a),
     }
+}
 
-    fn binary_ty(&self, op: Binary, a: Ty, b: Ty) -> Ty {
-        assert_eq!(a, b, "{op:?} of two types");
-        let (float, int) = (a.is_float(), matches!(a, Ty::I32 | Ty::I64));
-        match op {
-            Binary::Eq | Binary::Ne => Ty::Bool,
-            Binary::Lt | Binary::Le => {
-                assert!(float || int, "{op:?} of {a}");
-                Ty::Bool
-            }
-            Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Rem | Binary::Max | Binary::Min => {
-                assert!(float || int, "{op:?} of {a}");
-                a
-            }
-            Binary::Pow | Binary::Atan2 => {
-                assert!(float, "{op:?} of {a}");
-                a
-            }
-            Binary::And | Binary::Or | Binary::Xor => {
-                assert!(!float, "{op:?} of {a}");
-                a
-            }
-            Binary::Shl | Binary::Shr => {
-                assert!(int, "{op:?} of {a}");
-                a
-            }
+/// As [`unary_ty`], for two operands of one type.
+fn binary_ty(op: Binary, a: Ty) -> Option<Ty> {
+    let (float, int) = (a.is_float(), matches!(a, Ty::I32 | Ty::I64));
+    match op {
+        Binary::Eq | Binary::Ne => Some(Ty::Bool),
+        Binary::Lt | Binary::Le => (float || int).then_some(Ty::Bool),
+        Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Rem | Binary::Max | Binary::Min => {
+            (float || int).then_some(a)
         }
+        Binary::Pow | Binary::Atan2 => float.then_some(a),
+        Binary::And | Binary::Or | Binary::Xor => (!float).then_some(a),
+        Binary::Shl | Binary::Shr => int.then_some(a),
     }
 }
 

@@ -6,13 +6,15 @@ use crate::ir::{DType, Dim, TensorType};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 
-/// An expression under construction, over operands of known types.
+/// An expression under construction, over operands of known types. Operands whose types do not fit an operation (an archive may declare
+/// any) leave a fault, which whoever asked for the expression reports; the expression is of no use then.
 #[derive(Debug, Default)]
 pub struct BodyBuilder {
     /// The arena, for nodes that have no short constructor here.
     pub exprs: Exprs,
     syms: Vec<Dim>,
     inputs: Vec<TensorType>,
+    fault: Option<String>,
 }
 
 /// `fn NAME(&mut self, a, b)` for each two-operand operation.
@@ -20,7 +22,7 @@ macro_rules! binaries {
     ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => { $(
         $(#[$doc])*
         pub fn $name(&mut self, a: ExprId, b: ExprId) -> ExprId {
-            self.exprs.bin(Binary::$op, a, b)
+            self.bin(Binary::$op, a, b)
         }
     )* };
 }
@@ -28,12 +30,25 @@ macro_rules! binaries {
 impl BodyBuilder {
     /// An empty expression over operands.
     pub fn new(inputs: Vec<TensorType>) -> BodyBuilder {
-        BodyBuilder { exprs: Exprs::new(), syms: vec![], inputs }
+        BodyBuilder { inputs, ..BodyBuilder::default() }
     }
 
     /// The finished body.
     pub fn finish(self, root: ExprId) -> Body {
         Body { exprs: self.exprs, root, syms: self.syms }
+    }
+
+    /// The first operation whose operands did not fit.
+    pub fn take_fault(&mut self) -> Option<String> {
+        self.fault.take()
+    }
+
+    /// Adds a node, or notes the fault and gives `otherwise`.
+    fn add_node(&mut self, expr: Expr, otherwise: ExprId) -> ExprId {
+        self.exprs.try_add(expr).unwrap_or_else(|why| {
+            self.fault.get_or_insert(why);
+            otherwise
+        })
     }
 
     /// Register type of a node.
@@ -55,7 +70,8 @@ impl BodyBuilder {
     /// The element of operand `k` at a coordinate (one i32 index per dimension, in range).
     pub fn load(&mut self, k: usize, index: &[ExprId]) -> ExprId {
         let dtype = self.inputs[k].dtype;
-        self.exprs.load(k as u16, dtype, index.to_vec())
+        let otherwise = self.lit(dtype.ty(), 0.0);
+        self.add_node(Expr::Load { operand: k as u16, dtype, index: index.to_vec() }, otherwise)
     }
 
     /// Coordinate `d` of the result (i32).
@@ -120,24 +136,27 @@ impl BodyBuilder {
     /// Rounds or wraps to what an element type can hold.
     pub fn round_to(&mut self, dtype: DType, x: ExprId) -> ExprId {
         match dtype {
-            DType::U8 | DType::I8 | DType::I16 | DType::F16 | DType::BF16 => self.exprs.add(Expr::Round(dtype, x)),
+            DType::U8 | DType::I8 | DType::I16 | DType::F16 | DType::BF16 => self.add_node(Expr::Round(dtype, x), x),
             DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => x,
         }
     }
 
     /// `cond ? a : b`.
     pub fn select(&mut self, cond: ExprId, a: ExprId, b: ExprId) -> ExprId {
-        self.exprs.select(cond, a, b)
+        self.add_node(Expr::Select(cond, a, b), a)
     }
 
     /// A one-operand operation.
     pub fn un(&mut self, op: Unary, x: ExprId) -> ExprId {
-        self.exprs.un(op, x)
+        let otherwise = if matches!(op, Unary::IsNan | Unary::IsInf) { self.exprs.bool(false) } else { x };
+        self.add_node(Expr::Unary(op, x), otherwise)
     }
 
     /// A two-operand operation.
     pub fn bin(&mut self, op: Binary, a: ExprId, b: ExprId) -> ExprId {
-        self.exprs.bin(op, a, b)
+        let compares = matches!(op, Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le);
+        let otherwise = if compares { self.exprs.bool(false) } else { a };
+        self.add_node(Expr::Binary(op, a, b), otherwise)
     }
 
     binaries! {

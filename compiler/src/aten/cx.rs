@@ -286,6 +286,9 @@ impl Cx {
         let mut b = BodyBuilder::new(inputs.iter().map(|&v| self.ty(v).clone()).collect());
         let axes: Vec<ExprId> = (0..shape.len()).map(|d| b.axis(d)).collect();
         let root = body(&mut b, &axes);
+        if let Some(why) = b.take_fault() {
+            return Err(bad_argument(why));
+        }
         let root = wrap_small_int(&mut b, dtype, root);
         Ok(self.b.compute(b.finish(root), inputs.to_vec(), TensorType::new(dtype, shape))?)
     }
@@ -302,6 +305,9 @@ impl Cx {
         let mut b = BodyBuilder::new(inputs.iter().map(|&v| self.ty(v).clone()).collect());
         let args: Vec<ExprId> = (0..inputs.len()).map(|k| b.arg(k)).collect();
         let root = body(&mut b, &args);
+        if let Some(why) = b.take_fault() {
+            return Err(bad_argument(why));
+        }
         let root = wrap_small_int(&mut b, dtype, root);
         Ok(self.b.map(b.finish(root), inputs, TensorType::new(dtype, shape))?)
     }

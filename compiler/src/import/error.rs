@@ -23,7 +23,7 @@ pub enum ImportError {
         why: String,
     },
     /// The ZIP structure is broken.
-    #[error("broken ZIP archive: {0}")]
+    #[error("broken or incomplete ZIP archive: {0}")]
     Zip(String),
     /// An entry of the archive is broken, or of a kind that is not read.
     #[error("archive entry `{name}`: {why}")]

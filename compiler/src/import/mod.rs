@@ -33,7 +33,7 @@ use limits::{LIMITS, Limits};
 use payload::Layout;
 use program::InputSpec;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::sync::Arc;
 use weights::{Storage, WeightStore, WeightView};
@@ -46,7 +46,8 @@ const NEWEST_MINOR: i64 = 17;
 /// # Errors
 /// Every way in which the file is broken, of another format, or over the limits.
 pub fn read(path: &Path) -> Result<Vec<Program>, ImportError> {
-    let map = jvc_runtime::map_file(path);
+    // A folder can be opened, and then refuses to be mapped for a reason that says nothing.
+    let map = if path.is_dir() { Err(ErrorKind::IsADirectory.into()) } else { jvc_runtime::map_file(path) };
     let map = map.map_err(|source| ImportError::Io { path: path.to_path_buf(), source })?;
     let range = 0..map.len();
     let stem = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());

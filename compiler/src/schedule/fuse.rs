@@ -351,8 +351,10 @@ impl<'a> Fuser<'a> {
                 Op::Reshape(_) | Op::Permute(_) => true,
                 _ => false,
             };
+            // What would be too large in its users is too large at the stores.
+            let too_large = self.fusion.reason(node.outputs[0]) == Some(Reason::TooLarge);
             // Two anchors may meet in one node (a residual sum): the first takes it, the other's result is read there.
-            if !follows || self.absorbed[node.outputs[0].0 as usize] {
+            if !follows || too_large || self.absorbed[node.outputs[0].0 as usize] {
                 break;
             }
             chain.push(user);

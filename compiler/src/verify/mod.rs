@@ -90,7 +90,7 @@ pub struct Target {
     pub name: String,
 }
 
-/// The programs below the given paths, sorted by path.
+/// The programs below the given paths, sorted by path. Links to folders inside them are not followed.
 ///
 /// # Errors
 /// A path that cannot be read.
@@ -112,8 +112,10 @@ pub fn find_targets(paths: &[PathBuf]) -> Result<Vec<Target>, VerifyError> {
 fn search(root: &Path, folder: &Path, out: &mut Vec<Target>) -> Result<(), VerifyError> {
     let io = |source| VerifyError::Io { path: folder.to_path_buf(), source };
     for entry in std::fs::read_dir(folder).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.is_dir() {
+        let entry = entry.map_err(io)?;
+        let path = entry.path();
+        // A link to a folder may lead back to one above.
+        if entry.file_type().map_err(io)?.is_dir() {
             search(root, &path, out)?;
         } else if path.extension().is_some_and(|e| e == "pt2") {
             let name = path.strip_prefix(root).unwrap_or(&path).with_extension("").to_string_lossy().into_owned();

@@ -1,8 +1,15 @@
 //! Hostile and damaged archives: a typed error each, in bounded time and memory, never a panic.
 
 use crate::archives::{Entries, ZipText, fixture, gzip, read_bytes, read_with};
+use jvc::device;
 use jvc::import::ImportError;
 use jvc::import::limits::{LIMITS, Limits};
+use jvc::import::program::{Arg, InputSpec, ScalarType};
+use jvc::import::weights::WeightStore;
+use jvc::ir::{Builder, DType, Op, TensorType, UserInput, UserOutput};
+use jvc::options::Options;
+use jvc::pipeline::{compile, plan_graphs};
+use jvc_kernels::expr::{Exprs, Unary};
 
 const JSON: &str = "models/model.json";
 const WEIGHTS: &str = "data/weights/model_weights_config.json";
@@ -285,4 +292,50 @@ fn several_models_of_one_archive_are_several_programs() {
     let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["model", "second"]);
     assert_eq!(programs[0].graph, programs[1].graph);
+}
+
+#[test]
+fn element_types_that_contradict_each_other_are_diagnostics() {
+    use ScalarType as T;
+    let program = crate::archives::read("small_2.11.0.pt2");
+    let lavapipe = device::find("lavapipe").expect("bundled");
+    // What weights are declared to be is compared with what they are while the archive is read.
+    let weights: Vec<&Arg> = program.graph.inputs.iter().zip(&program.inputs).filter_map(not_given_by_user).collect();
+    let names: Vec<&String> =
+        program.graph.tensors.keys().filter(|n| !weights.contains(&&Arg::Tensor((*n).clone()))).collect();
+    let mut refused = 0;
+    for &name in &names {
+        for dtype in [T::I64, T::F16, T::Bool, T::F64, T::C64, T::U8, T::F8E4M3Fn] {
+            let mut changed = crate::archives::read("small_2.11.0.pt2");
+            changed.graph.tensors.get_mut(name).expect("its own name").dtype = dtype;
+            refused += usize::from(compile(&[changed], &Options::default(), &lavapipe).is_err());
+        }
+    }
+    let all = 7 * names.len();
+    assert!(refused > all / 2 && refused < all, "{refused} of {all} refused");
+}
+
+fn not_given_by_user<'p>((arg, spec): (&'p Arg, &InputSpec)) -> Option<&'p Arg> {
+    (!matches!(spec, InputSpec::User(_))).then_some(arg)
+}
+
+#[test]
+fn a_long_chain_behind_a_matrix_product_becomes_several_kernels() {
+    let mut b = Builder::new("chain");
+    let ty = TensorType::fixed(DType::F32, &[4, 4]);
+    let x = b.push(Op::Input { index: 0 }, vec![], vec![ty.clone()])[0];
+    b.graph.inputs.push(("x".into(), UserInput::Tensor(x)));
+    let mut v = b.add1(Op::Matmul, vec![x, x]).expect("two matrices");
+    for _ in 0..2000 {
+        let mut exprs = Exprs::new();
+        let a = exprs.arg(0, DType::F32.ty());
+        let root = exprs.un(Unary::Abs, a);
+        v = b.map(jvc::ir::Body { exprs, root, syms: vec![] }, vec![v], ty.clone()).expect("fits");
+    }
+    b.graph.outputs.push(("y".into(), UserOutput::Tensor(v)));
+    let lavapipe = device::find("lavapipe").expect("bundled");
+    let compiled = plan_graphs(vec![b.graph], &[&WeightStore::new()], &Options::default(), &lavapipe);
+    let kernels = &compiled.expect("compiles").plan.kernels;
+    let longest = kernels.iter().map(|k| k.spec.len()).max();
+    assert!(longest.is_some_and(|n| n < 4000), "{longest:?} characters");
 }
