@@ -1,145 +1,22 @@
 //! Quantised weights: programs as torchao and PT2E write them, built by hand, against the operators' definitions in plain arithmetic; and
 //! `--quantize` against its own, in plain loops. In the interpreter, and fused into one kernel over the stored bytes on the device at hand.
 
-use jvc::aten;
+#[path = "quantized/model.rs"]
+mod model;
+
 use jvc::device;
 use jvc::exec::{HostTensor, Loaded, Value};
-use jvc::import::program::{Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, TensorMeta};
-use jvc::import::weights::{Storage, WeightStore, WeightView};
+use jvc::import::program::{Arg, Program, ScalarType};
+use jvc::ir::DType;
 use jvc::ir::eval::{Symbols, Tensor, eval};
-use jvc::ir::{DType, Dim};
 use jvc::options::{Options, Quantize, QuantizedForm};
 use jvc::passes::checkpoint_tensor;
 use jvc::passes::quantize::{Kept, Outcome};
 use jvc::pipeline::{self, Compiled};
-use jvc::report::{Code, Diagnostic};
+use jvc::report::Code;
 use jvc_codegen::plan::Step;
 use jvc_runtime::{CacheDir, Gpu, Select};
-
-/// Integers that look random, in −128 ..= 127.
-fn bytes(n: usize, seed: u64) -> Vec<i8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as i8
-    };
-    (0..n).map(|_| next()).collect()
-}
-
-/// Scales between 1/256 and 1/128, each a number of few bits, so that products with integers of 8 bits are exact.
-fn scales(n: usize, seed: u64) -> Vec<f32> {
-    bytes(n, seed).iter().map(|&b| (128.0 + f32::from(b as u8 / 2)) / 32768.0).collect()
-}
-
-struct Model {
-    graph: ProgramGraph,
-    weights: WeightStore,
-    inputs: Vec<InputSpec>,
-}
-
-fn t(name: &str) -> Arg {
-    Arg::Tensor(name.to_string())
-}
-
-fn ints(v: &[i64]) -> Arg {
-    Arg::Ints(v.to_vec())
-}
-
-fn meta(dtype: ScalarType, sizes: &[i64]) -> TensorMeta {
-    let strides: Vec<i64> = (0..sizes.len()).map(|d| sizes[d + 1..].iter().product()).collect();
-    let dims = |v: &[i64]| v.iter().map(|&d| Dim::from(d)).collect();
-    TensorMeta { dtype, sizes: dims(sizes), strides: dims(&strides), storage_offset: Dim::from(0) }
-}
-
-impl Model {
-    fn new() -> Model {
-        Model { graph: ProgramGraph::default(), weights: WeightStore::new(), inputs: vec![] }
-    }
-
-    fn weight(mut self, name: &str, dtype: ScalarType, sizes: &[i64], bytes: Vec<u8>) -> Model {
-        let m = meta(dtype, sizes);
-        let strides = m.strides.iter().filter_map(Dim::as_const).collect();
-        let storage = Some(Storage::owned(bytes));
-        self.weights.insert(name.into(), WeightView { dtype, sizes: sizes.to_vec(), strides, offset: 0, storage });
-        self.graph.tensors.insert(name.into(), m);
-        self.graph.inputs.push(t(name));
-        self.inputs.push(InputSpec::Weight { arg: name.into(), name: name.into(), buffer: true });
-        self
-    }
-
-    fn integers(self, name: &str, dtype: ScalarType, sizes: &[i64], values: &[i8]) -> Model {
-        let bytes = match dtype {
-            ScalarType::I8 | ScalarType::U8 => values.iter().map(|&v| v as u8).collect(),
-            ScalarType::I32 => values.iter().flat_map(|&v| i32::from(v).to_le_bytes()).collect(),
-            _ => values.iter().flat_map(|&v| i64::from(v).to_le_bytes()).collect(),
-        };
-        self.weight(name, dtype, sizes, bytes)
-    }
-
-    fn floats(self, name: &str, sizes: &[i64], values: &[f32]) -> Model {
-        self.weight(name, ScalarType::F32, sizes, values.iter().flat_map(|v| v.to_le_bytes()).collect())
-    }
-
-    fn input(mut self, name: &str, dtype: ScalarType, sizes: &[i64]) -> Model {
-        self.graph.tensors.insert(name.into(), meta(dtype, sizes));
-        self.graph.inputs.push(t(name));
-        self.inputs.push(InputSpec::User(t(name)));
-        self
-    }
-
-    fn call(mut self, name: &str, target: &str, args: &[(&str, Arg)], dtype: ScalarType, sizes: &[i64]) -> Model {
-        self.graph.tensors.insert(name.into(), meta(dtype, sizes));
-        let inputs = args.iter().map(|(n, a)| NamedArg { name: (*n).into(), arg: a.clone() }).collect();
-        let (module, line) = (String::new(), String::new());
-        self.graph.nodes.push(Node {
-            name: name.into(),
-            target: target.into(),
-            inputs,
-            outputs: vec![t(name)],
-            module,
-            line,
-        });
-        self
-    }
-
-    fn linear(self, x: &str, w: &str, sizes: &[i64]) -> Model {
-        self.call("y", "aten.linear.default", &[("input", t(x)), ("weight", t(w))], ScalarType::F32, sizes)
-    }
-
-    fn program(mut self, output: &str) -> Program {
-        self.graph.outputs = vec![t(output)];
-        let names =
-            self.inputs.iter().filter_map(|i| if let InputSpec::User(Arg::Tensor(n)) = i { Some(n) } else { None });
-        Program {
-            name: "model".into(),
-            outputs: vec![OutputSpec::User(t(output))],
-            output_names: vec![output.into()],
-            input_names: names.cloned().collect(),
-            graph: self.graph,
-            inputs: self.inputs,
-            ranges: Default::default(),
-            functional: true,
-            torch_version: "2.11.0".into(),
-            weights: self.weights,
-            warnings: vec![],
-        }
-    }
-
-    /// The one output by the interpreter, before any pass.
-    fn eval(self, output: &str, inputs: &[Tensor]) -> Tensor {
-        let program = self.program(output);
-        let graph = aten::lower(&program, &Options::default()).expect("lowers");
-        let weights = |name: &str| checkpoint_tensor(&program.weights, name);
-        let out = eval(&graph, &weights, inputs, &Symbols::new()).expect("evaluates");
-        out.tensors()[0].clone()
-    }
-
-    fn refusal(self, output: &str) -> Diagnostic {
-        aten::lower(&self.program(output), &Options::default()).expect_err("refused").remove(0)
-    }
-}
+use model::{Model, bytes, ints, scales, t};
 
 fn per_tensor_args(q: ScalarType, scale: Arg, zero: Arg) -> Vec<(&'static str, Arg)> {
     vec![
@@ -481,6 +358,46 @@ fn a_convolution_reads_the_stored_bytes() {
     if let Some((_, y)) = one_kernel_over_bytes(program, Value::Tensor(x), &sizes) {
         close(&y, &want);
     }
+}
+
+#[test]
+fn a_product_that_is_scaled_behind_reads_the_stored_bytes() {
+    // As torchao writes int8 weights of a linear layer, and as the operator that does all of it.
+    let (m, n, k) = (3usize, 140usize, 160usize);
+    let (q, s) = (bytes(n * k, 23), scales(n, 24));
+    let (sizes, out) = ([n as i64, k as i64], [m as i64, n as i64]);
+    let model = || {
+        let model = Model::new().integers("q", ScalarType::I8, &sizes, &q).floats("s", &[n as i64], &s);
+        model.input("x", ScalarType::F32, &[m as i64, k as i64])
+    };
+    let f32_args = [("self", t("q")), ("dtype", Arg::ScalarType(ScalarType::F32))];
+    let spelled = model()
+        .call("c", "aten.to.dtype", &f32_args, ScalarType::F32, &sizes)
+        .call("p", "aten.linear.default", &[("input", t("x")), ("weight", t("c"))], ScalarType::F32, &out)
+        .call("y", "aten.mul.Tensor", &[("self", t("p")), ("other", t("s"))], ScalarType::F32, &out);
+    let args = [("self", t("x")), ("mat2", t("q")), ("scales", t("s"))];
+    let whole = model().call("y", "aten._weight_int8pack_mm.default", &args, ScalarType::F32, &out);
+    let w: Vec<f64> = q.iter().enumerate().map(|(i, &q)| f64::from(q) * f64::from(s[i / k])).collect();
+    for model in [spelled, whole] {
+        let (x, values) = activations(m, k);
+        let sizes = [("q", (n * k) as u64), ("s", 4 * n as u64)];
+        if let Some((_, y)) = one_kernel_over_bytes(model.program("y"), x, &sizes) {
+            close(&y, &product(&values, &w, k));
+        }
+    }
+}
+
+#[test]
+fn integers_multiply_in_32_bits() {
+    let (m, n, k) = (2usize, 3usize, 90usize);
+    let (a, b) = (vec![-128i8; m * k], bytes(k * n, 25));
+    let model = Model::new().integers("a", ScalarType::I8, &[m as i64, k as i64], &a);
+    let model = model.integers("b", ScalarType::I8, &[k as i64, n as i64], &b);
+    let args = [("self", t("a")), ("mat2", t("b"))];
+    let got = model.call("y", "aten._int_mm.default", &args, ScalarType::I32, &[m as i64, n as i64]).eval("y", &[]);
+    let sum = |j: usize| (0..k).map(|l| -128 * i64::from(b[l * n + j])).sum::<i64>();
+    let want: Vec<i64> = (0..m * n).map(|i| sum(i % n)).collect();
+    assert_eq!((got.dtype, got.ints()), (DType::I32, &want[..]));
 }
 
 /// Values of about ±1 of many magnitudes, as f32 can hold them.

@@ -59,6 +59,8 @@ pub const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         patterns: &[
+            "aten.*int4pack*",
+            "aten._dyn_quant*",
             "quantized_decomposed.embedding_*",
             "quantized_decomposed.*_mm.*",
             "torchao.*_mm*",

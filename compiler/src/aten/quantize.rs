@@ -5,6 +5,7 @@
 //! difference is then exact in every output type.
 
 use super::cx::{Built, Cx, ir_dtype};
+use super::matmul::{multiply, transposed};
 use super::promote::{converted, promote};
 use super::{
     AtenOp, BodyBuilder, Call, Val, bad_argument, unsupported_attribute, unsupported_dtype, unsupported_shape,
@@ -71,6 +72,8 @@ pub(super) const OPS: &[AtenOp] = &[
             quantize(cx, c, x, qparams, &grid, "output_dtype")
         },
     },
+    AtenOp { names: &["aten._weight_int8pack_mm.default"], rule: weight_int8pack_mm },
+    AtenOp { names: &["aten._int_mm.default"], rule: int_mm },
 ];
 
 /// How zero points enter the value.
@@ -206,6 +209,24 @@ fn dequantize_affine(cx: &mut Cx, c: &Call<'_>) -> Vals {
     })?;
     let shape = cx.shape(q);
     Ok(vec![Val::Tensor(cx.reshape(y, shape)?)])
+}
+
+/// `x @ wᵀ · scales`, summed in f32 and rounded once; the integers have the plain order of `w[n, k]`.
+fn weight_int8pack_mm(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let (x, w, scales) = (c.tensor(cx, "self")?, c.tensor(cx, "mat2")?, c.tensor(cx, "scales")?);
+    let dtype = cx.tensor_dtype(x);
+    let wt = transposed(cx, w)?;
+    let (x, wt, scales) = (cx.cast(x, DType::F32)?, cx.cast(wt, DType::F32)?, cx.cast(scales, DType::F32)?);
+    let sums = multiply(cx, x, wt)?;
+    let y = cx.mul_values(sums, scales)?;
+    Ok(vec![Val::Tensor(cx.cast(y, dtype)?)])
+}
+
+/// A product of 8-bit integers in i32.
+fn int_mm(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    let (a, b) = (c.tensor(cx, "self")?, c.tensor(cx, "mat2")?);
+    let (a, b) = (cx.cast(a, DType::I32)?, cx.cast(b, DType::I32)?);
+    Ok(vec![Val::Tensor(multiply(cx, a, b)?)])
 }
 
 /// `quant_min` and `quant_max`, by default those of the element type.

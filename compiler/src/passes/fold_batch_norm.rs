@@ -21,11 +21,12 @@
 //! ```
 //!
 //! Scale, shift and the scaled weights are computed in f64 and rounded once. f32 only: in half precision the scaled weights would lose
-//! bits that the epilogue of the kernel keeps. Left alone when nothing but a bias would fold, or when a scaled weight is not finite.
+//! bits that the epilogue of the kernel keeps. Left alone when nothing but a bias would fold, when a scaled weight is not finite, and when
+//! the weight is quantised: it would become floats.
 
 use super::affine::{Affine, affine};
 use super::compose::{Composed, compose, uses_axes};
-use super::constants::{Evaluator, const_op};
+use super::constants::{Evaluator, const_op, decodes_bytes};
 use super::rewrite::{Patch, Ref, View, rewrite};
 use super::{Cx, Pass};
 use crate::ir::eval::{Precision, Symbols, Tensor, eval_op};
@@ -124,7 +125,8 @@ impl<'a> Target<'a> {
         let op = view.op(root);
         let &[x, weight] = view.inputs(root) else { return None };
         let channel_dim = if matches!(op, Op::Matmul) { view.ty(root).rank() - 1 } else { 1 };
-        view.is_constant(weight).then_some(Target { op, x, weight, channel_dim })
+        let folds = view.is_constant(weight) && !decodes_bytes(view.graph, weight);
+        folds.then_some(Target { op, x, weight, channel_dim })
     }
 
     fn scaled_weight(&self, view: &View<'_>, scale: &[f64]) -> Option<Tensor> {

@@ -46,6 +46,9 @@ impl Judge {
     /// The overall error beside the size of what it is an error of, for results that are not expected to pass.
     pub(super) fn error_note(&self, set: &Set, i: usize, report: &OutputReport) -> Option<String> {
         let (figures, reference) = (report.figures?, set.exact.get(&i).or_else(|| set.outputs.get(&i))?);
+        if !reference.dtype.is_float() {
+            return None;
+        }
         let size = rms(reference);
         let percent = if size > 0.0 { 100.0 * figures.rms / size } else { 0.0 };
         let (name, own) = (&report.name, figures.reference_rms);
