@@ -16,7 +16,7 @@ use jvc::pipeline::{self, Compiled};
 use jvc::report::Code;
 use jvc_codegen::plan::Step;
 use jvc_runtime::{CacheDir, Gpu, Select};
-use model::{Model, bytes, ints, scales, t};
+use model::{Model, activations, bytes, floats, ints, product, scales, t};
 
 fn per_tensor_args(q: ScalarType, scale: Arg, zero: Arg) -> Vec<(&'static str, Arg)> {
     vec![
@@ -222,12 +222,6 @@ fn what_is_not_covered_says_why() {
     assert_eq!(refused.code, Code::BadArgument);
 }
 
-/// Rows of x times rows of w, in f64.
-fn product(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
-    x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).collect()
-}
-
 /// Asserts that the plan is one kernel that reads the stored bytes and nothing larger, and runs it.
 fn one_kernel_over_bytes(program: Program, x: Value, sizes: &[(&str, u64)]) -> Option<(Compiled, HostTensor)> {
     let gpu = Gpu::open(&Select::Auto).ok();
@@ -255,13 +249,6 @@ fn close(got: &HostTensor, want: &[f64]) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!((g - w).abs() <= 2e-6 * scale, "element {i}: got {g}, want {w}");
     }
-}
-
-fn activations(m: usize, k: usize) -> (Value, Vec<f64>) {
-    let x: Vec<f32> = bytes(m * k, 20).iter().map(|&b| f32::from(b) / 64.0).collect();
-    let bytes = x.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let tensor = HostTensor { dtype: DType::F32, shape: vec![m as i64, k as i64], bytes };
-    (Value::Tensor(tensor), x.iter().map(|&v| f64::from(v)).collect())
 }
 
 #[test]
@@ -398,12 +385,6 @@ fn integers_multiply_in_32_bits() {
     let sum = |j: usize| (0..k).map(|l| -128 * i64::from(b[l * n + j])).sum::<i64>();
     let want: Vec<i64> = (0..m * n).map(|i| sum(i % n)).collect();
     assert_eq!((got.dtype, got.ints()), (DType::I32, &want[..]));
-}
-
-/// Values of about ±1 of many magnitudes, as f32 can hold them.
-fn floats(n: usize, seed: u64) -> Vec<f32> {
-    let (a, b) = (bytes(n, seed), bytes(n, seed + 1000));
-    a.iter().zip(b).map(|(&a, b)| f32::from(a) / 128.0 + f32::from(b) / 4096.0).collect()
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -550,32 +531,54 @@ fn convolution_weights_become_integers() {
     }
 }
 
+/// A linear layer of bf16 with weights `w` in rows of `k`, for `m` rows of `x`.
+fn half_linear(w: &[half::bf16], m: usize, k: usize) -> Program {
+    let n = w.len() / k;
+    let stored = w.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let model = Model::new().weight("w", ScalarType::BF16, &[n as i64, k as i64], stored);
+    let args = [("input", t("x")), ("weight", t("w"))];
+    let model = model.input("x", ScalarType::BF16, &[m as i64, k as i64]);
+    model.call("y", "aten.linear.default", &args, ScalarType::BF16, &[m as i64, n as i64]).program("y")
+}
+
+fn halves(n: usize, seed: u64) -> Vec<half::bf16> {
+    floats(n, seed).into_iter().map(half::bf16::from_f32).collect()
+}
+
 #[test]
 fn half_precision_weights_become_integers() {
     for form in FORMS {
         let (m, n, k) = (2usize, 128usize, 160usize);
-        let w: Vec<half::bf16> = floats(n * k, 37).into_iter().map(half::bf16::from_f32).collect();
+        let (w, x) = (halves(n * k, 37), halves(m * k, 38));
         let was: Vec<f64> = w.iter().map(|v| v.to_f64()).collect();
-        let model = Model::new().weight(
-            "w",
-            ScalarType::BF16,
-            &[n as i64, k as i64],
-            w.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        );
-        let model = model.input("x", ScalarType::BF16, &[m as i64, k as i64]);
-        let args = [("input", t("x")), ("weight", t("w"))];
-        let program =
-            model.call("y", "aten.linear.default", &args, ScalarType::BF16, &[m as i64, n as i64]).program("y");
-        let x: Vec<half::bf16> = floats(m * k, 38).into_iter().map(half::bf16::from_f32).collect();
         let values: Vec<f64> = x.iter().map(|v| v.to_f64()).collect();
         let bytes = x.iter().flat_map(|v| v.to_le_bytes()).collect();
         let x = HostTensor { dtype: DType::BF16, shape: vec![m as i64, k as i64], bytes };
         let is: Vec<f64> = was.chunks(k).flat_map(|row| requantized(row, form)).collect();
         // A decoded weight may or may not be rounded to its type before it is multiplied.
-        let compiled = quantizes(program, form, vec![Value::Tensor(x)], &product(&values, &is, k), 8e-3);
+        let want = product(&values, &is, k);
+        let compiled = quantizes(half_linear(&w, m, k), form, vec![Value::Tensor(x)], &want, 8e-3);
         let Outcome::Quantized { bytes, error } = compiled.quantized[0].weights[0].outcome else { panic!("quantised") };
         assert_eq!(bytes, quantized_bytes(n, k, form));
         assert!(error.relative() < if form == QuantizedForm::Int8 { 0.01 } else { 0.08 }, "{}", error.relative());
+    }
+}
+
+#[test]
+fn every_profile_has_one_kernel_for_a_product_with_quantised_halves() {
+    let w = halves(256 * 512, 41);
+    for (profile, form) in device::all().into_iter().flat_map(|d| FORMS.map(|f| (d.clone(), f))) {
+        // One row, and as many as cooperative tiles take.
+        for m in [1, 256] {
+            let options = Options { quantize: Some(Quantize::new(form)), ..Options::default() };
+            let compiled = pipeline::compile(&[half_linear(&w, m, 512)], &options, &profile).expect("compiles");
+            let dispatches = compiled.plan.entries[0].steps.iter().filter(|s| matches!(s, Step::Dispatch(_))).count();
+            assert_eq!(dispatches, 1, "{} {form:?}:\n{}", profile.name, compiled.plan.to_text());
+            #[cfg(feature = "validate")]
+            for k in &compiled.plan.kernels {
+                jvc_kernels::validate(&k.words).unwrap_or_else(|e| panic!("{}: {}: {e}", profile.name, k.spec));
+            }
+        }
     }
 }
 

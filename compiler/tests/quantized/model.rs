@@ -1,10 +1,11 @@
 //! Programs with quantised weights, built by hand as `torch.export` writes them.
 
 use jvc::aten;
+use jvc::exec::{HostTensor, Value};
 use jvc::import::program::{Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, TensorMeta};
 use jvc::import::weights::{Storage, WeightStore, WeightView};
-use jvc::ir::Dim;
 use jvc::ir::eval::{Symbols, Tensor, eval};
+use jvc::ir::{DType, Dim};
 use jvc::options::Options;
 use jvc::passes::checkpoint_tensor;
 use jvc::report::Diagnostic;
@@ -140,4 +141,24 @@ impl Model {
     pub(crate) fn refusal(self, output: &str) -> Diagnostic {
         aten::lower(&self.program(output), &Options::default()).expect_err("refused").remove(0)
     }
+}
+
+/// Rows of x times rows of w, in f64.
+pub(crate) fn product(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
+    x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).collect()
+}
+
+/// Rows of inputs, and their values.
+pub(crate) fn activations(m: usize, k: usize) -> (Value, Vec<f64>) {
+    let x: Vec<f32> = bytes(m * k, 20).iter().map(|&b| f32::from(b) / 64.0).collect();
+    let bytes = x.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let tensor = HostTensor { dtype: DType::F32, shape: vec![m as i64, k as i64], bytes };
+    (Value::Tensor(tensor), x.iter().map(|&v| f64::from(v)).collect())
+}
+
+/// Values of about ±1 of many magnitudes, as f32 can hold them.
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
+    let (a, b) = (bytes(n, seed), bytes(n, seed + 1000));
+    a.iter().zip(b).map(|(&a, b)| f32::from(a) / 128.0 + f32::from(b) / 4096.0).collect()
 }
