@@ -5,6 +5,7 @@ use crate::aten::philox::{OFFSET, SEED};
 use crate::device::DeviceProfile;
 use crate::import::Program;
 use crate::import::weights::WeightStore;
+use crate::ir::verify::{Violations, verify};
 use crate::ir::{Dim, Graph, Range};
 use crate::options::Options;
 use crate::passes::quantize::Report;
@@ -62,12 +63,22 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
 /// # Panics
 /// When a pass breaks the graph or changes what it computes: bugs of ours, with the graph printed.
 fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<(Graph, Option<Report>), Diagnostic> {
+    verify(&graph).map_err(|violations| contradiction(&graph, &violations))?;
     let tensor = |name: &str| passes::checkpoint_tensor(weights, name);
     match passes::run(&mut graph, &tensor, options) {
         Ok(done) => Ok((graph, done.quantized)),
         Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
         Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),
     }
+}
+
+/// Right behind the rules a broken graph is most likely an archive whose shapes contradict each other.
+fn contradiction(graph: &Graph, violations: &Violations) -> Diagnostic {
+    let Some(first) = violations.list.first() else { panic!("no violation in\n{violations}") };
+    let message = format!("what the program says of its tensors is contradictory: {}", first.message);
+    let origin = first.node.map(|n| &graph.origins[graph.node(n).origin as usize]);
+    let diagnostic = Diagnostic::new(Code::BadArgument, message);
+    origin.map_or(diagnostic.clone(), |o| diagnostic.at(o))
 }
 
 /// Plans graphs that have been through all passes, an entry point each.

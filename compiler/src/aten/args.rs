@@ -257,9 +257,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Literal integers, one per dimension: a single one counts for all.
+    /// Literal integers of 32 bits, one per dimension: a single one counts for all.
     pub fn ints_n(&self, name: &str, n: usize) -> Got<Vec<i64>> {
         let list = self.ints(name)?;
+        if let Some(v) = list.iter().find(|&&v| i32::try_from(v).is_err()) {
+            return Err(bad_argument(format!("{}: `{name}` is {v}, beyond 32 bits", self.target)));
+        }
         match list.len() {
             1 => Ok(vec![list[0]; n]),
             len if len == n => Ok(list),

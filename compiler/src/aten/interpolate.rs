@@ -6,7 +6,7 @@
 
 use super::cx::{Built, ir_dtype};
 use super::norm::accumulator;
-use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument};
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument, unsupported_shape};
 use crate::ir::{DType, Dim, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{ExprId, Unary};
@@ -36,6 +36,9 @@ pub(super) struct Axis {
     pub(super) factor: Option<f64>,
 }
 
+/// Longest dimension: beyond, an f32 position has no fraction. Tables of weights are made up to here.
+const LONGEST: i64 = 1 << 24;
+
 /// A resampling: its operand and spatial dimensions.
 pub(super) struct Resampling {
     /// Operand, `[n, c, s…]`.
@@ -58,7 +61,11 @@ impl Resampling {
             return Err(bad_argument(format!("{}: {} sizes for {}", call.target, out.len(), cx.ty(x))));
         }
         let axis = |(d, (out, factor))| Axis { size: cx.size(x, d + 2), out, factor };
-        let axes = out.into_iter().zip(factors).enumerate().map(axis).collect();
+        let axes: Vec<Axis> = out.into_iter().zip(factors).enumerate().map(axis).collect();
+        let long = |d: &&Dim| d.as_const().is_some_and(|n| n > LONGEST);
+        if let Some(n) = axes.iter().flat_map(|a| [&a.size, &a.out]).find(long) {
+            return Err(unsupported_shape(format!("{}: a dimension of {n} (at most {LONGEST})", call.target)));
+        }
         Ok(Resampling { x, axes })
     }
 

@@ -1,4 +1,5 @@
-//! The verifier: what every later stage may rely on. A violation is a bug of ours, never of the user's model.
+//! The verifier: what every later stage may rely on. A violation is a bug of ours; only right behind the ATen
+//! rules may it be a program whose shapes contradict each other.
 //!
 //! 1. Every operand and every root (output, state or input update) is a value of the graph, and operands are defined by earlier nodes.
 //! 2. Every value is listed as a result of exactly the node that it names as its definition; values are numbered in order of definition.

@@ -4,9 +4,9 @@ use crate::archives::{Entries, ZipText, fixture, gzip, read_bytes, read_with};
 use jvc::device;
 use jvc::import::ImportError;
 use jvc::import::limits::{LIMITS, Limits};
-use jvc::import::program::{Arg, InputSpec, ScalarType};
+use jvc::import::program::{Arg, InputSpec, NamedArg, Node, OutputSpec, Program, ProgramGraph, ScalarType, TensorMeta};
 use jvc::import::weights::WeightStore;
-use jvc::ir::{Builder, DType, Op, TensorType, UserInput, UserOutput};
+use jvc::ir::{Builder, DType, Dim, Op, TensorType, UserInput, UserOutput};
 use jvc::options::Options;
 use jvc::pipeline::{compile, plan_graphs};
 use jvc_kernels::expr::{Exprs, Unary};
@@ -338,4 +338,63 @@ fn a_long_chain_behind_a_matrix_product_becomes_several_kernels() {
     let kernels = &compiled.expect("compiles").plan.kernels;
     let longest = kernels.iter().map(|k| k.spec.len()).max();
     assert!(longest.is_some_and(|n| n < 4000), "{longest:?} characters");
+}
+
+/// A program of one call with the inputs t0, t1, … of the given f32 or (where the name ends so) i64 shapes.
+fn one_call(target: &str, tensors: &[(&str, &[i64])], args: Vec<(&str, Arg)>) -> Program {
+    let mut graph = ProgramGraph::default();
+    for (name, sizes) in tensors.iter().copied().chain([("y", tensors[0].1)]) {
+        let dtype = if name.ends_with("i64") { ScalarType::I64 } else { ScalarType::F32 };
+        let sizes: Vec<Dim> = sizes.iter().map(|&d| Dim::from(d)).collect();
+        let strides = vec![Dim::from(1); sizes.len()];
+        graph.tensors.insert(name.into(), TensorMeta { dtype, sizes, strides, storage_offset: Dim::from(0) });
+    }
+    graph.inputs = tensors.iter().map(|(n, _)| Arg::Tensor((*n).into())).collect();
+    graph.outputs = vec![Arg::Tensor("y".into())];
+    let given = args.into_iter().map(|(name, arg)| NamedArg { name: name.into(), arg });
+    graph.nodes.push(Node {
+        name: "y".into(),
+        target: target.into(),
+        inputs: given.collect(),
+        outputs: graph.outputs.clone(),
+        module: String::new(),
+        line: String::new(),
+    });
+    Program {
+        name: "model".into(),
+        inputs: graph.inputs.iter().cloned().map(InputSpec::User).collect(),
+        input_names: tensors.iter().map(|(n, _)| (*n).into()).collect(),
+        outputs: graph.outputs.iter().cloned().map(OutputSpec::User).collect(),
+        output_names: vec!["y".into()],
+        graph,
+        ranges: Default::default(),
+        functional: true,
+        torch_version: "2.11.0".into(),
+        weights: WeightStore::new(),
+        warnings: vec![],
+    }
+}
+
+#[test]
+fn arguments_that_no_tensor_can_meet_are_diagnostics_in_no_time() {
+    let lavapipe = device::find("lavapipe").expect("bundled");
+    let x = || ("self", Arg::Tensor("x".into()));
+    let image: &[(&str, &[i64])] = &[("x", &[1, 3, 8, 8])];
+    let far = 1 << 62;
+    let pool = vec![x(), ("kernel_size", Arg::Ints(vec![2, 2])), ("padding", Arg::Ints(vec![1, far]))];
+    let size = || ("output_size", Arg::Ints(vec![3, 1 << 31]));
+    let smooth = vec![x(), size(), ("align_corners", Arg::Bool(false))];
+    let index: &[(&str, &[i64])] = &[("x", &[8, 5]), ("index_i64", &[5, 5]), ("src", &[5, 2])];
+    let tensor = |name: &str| Arg::Tensor(name.into());
+    let scatter = vec![x(), ("dim", Arg::Int(1)), ("index", tensor("index_i64")), ("src", tensor("src"))];
+    for (target, tensors, args, what) in [
+        ("aten.avg_pool2d.default", image, pool, "beyond 32 bits"),
+        ("aten._upsample_bilinear2d_aa.default", image, smooth, "at most"),
+        ("aten._upsample_nearest_exact2d.default", image, vec![x(), size()], "at most"),
+        ("aten.scatter.src", index, scatter, "contradictory"),
+    ] {
+        let program = one_call(target, tensors, args);
+        let Err(found) = compile(&[program], &Options::default(), &lavapipe) else { panic!("{target} is accepted") };
+        assert!(found[0].message.contains(what), "{target}: {}", found[0].message);
+    }
 }
