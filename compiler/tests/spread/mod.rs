@@ -119,6 +119,21 @@ fn both_directions_of_a_layer_step_between_the_same_barriers() {
 }
 
 #[test]
+fn stacks_of_layers_that_do_not_depend_on_each_other_step_together() {
+    let mut c = Case::new();
+    let mut ends = vec![];
+    for _ in 0..2 {
+        let y = layer(&mut c, Cell::RnnTanh, [9, 1, 32], false, true)[0];
+        let (x, w) = (c.gelu(y), c.input(DType::F32, &[32, 32]));
+        let h = c.input(DType::F32, &[1, 32]);
+        ends.push(c.ops(Op::Recurrent { cell: Cell::RnnRelu, reverse: false, bias: false }, &[x, w, h])[0]);
+    }
+    let steps = c.check_spread(&ends, None, true);
+    let barriers = steps.iter().filter(|s| *s == "barrier").count();
+    assert!(barriers < 2 * 9 + 4, "{steps:?}");
+}
+
+#[test]
 fn steps_that_no_offset_reaches_stay_in_one_kernel() {
     // 35 elements a step are no multiple of 16 bytes.
     let mut c = Case::new();
