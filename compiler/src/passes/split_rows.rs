@@ -123,7 +123,7 @@ impl Rows {
             sizes.try_fold(1i64, |n, (_, &s)| n.checked_mul(s))
         };
         let (rows, len) = (product(false)?, product(true)?);
-        if rows < 1 || rows > MAX_ROWS || len < MIN_LEN || rows.checked_mul(len)? > MAX_ELEMS {
+        if !(1..=MAX_ROWS).contains(&rows) || len < MIN_LEN || rows.checked_mul(len)? > MAX_ELEMS {
             return None;
         }
         let least = MIN_CHUNK.max((rows * len + CHUNKS - 1) / CHUNKS);
