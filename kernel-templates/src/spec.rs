@@ -276,7 +276,9 @@ pub struct AttentionSpec {
     pub stores: Vec<Store>,
     /// Keys of a block held in shared memory; 0: each invocation streams keys alone (CPU drivers).
     pub block_keys: u32,
-    /// Invocations of a workgroup; each owns one query.
+    /// Invocations that share a query, each with its part of every block: a divisor of `block_keys` and `wg`. 1 without blocks.
+    pub lanes: u32,
+    /// Invocations of a workgroup, which owns `wg / lanes` queries.
     pub wg: u32,
 }
 

@@ -298,6 +298,7 @@ fn attention(s: &AttentionSpec) -> String {
     let line = Line::new("attention", &s.exprs).word(format_args!("{}x{}x{}", s.batch, s.queries, s.keys));
     let line = line.word(format_args!("qk{}", s.qk_dim)).word(format_args!("v{}", s.v_dim));
     let line = line.word(format_args!("block{}", s.block_keys)).word(format_args!("wg{}", s.wg));
+    let line = if s.lanes > 1 { line.word(format_args!("lanes{}", s.lanes)) } else { line };
     let line = if s.zero_masked_rows { line.word("zero_masked") } else { line };
     let line = line.value("q", s.query).value("k", s.key).value("v", s.value).value("score", s.score);
     line.stores("", &s.stores).finish(&s.interface)

@@ -11,8 +11,9 @@ use jvc_kernels::spec::{Access, AttentionSpec, Extent, KernelSpec, Store};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-5 };
 
-/// (keys of a block, workgroup).
-const BLOCKS: [(u32, u32); 6] = [(0, 32), (0, 1), (1, 32), (7, 64), (32, 32), (16, 5)];
+/// (keys of a block, workgroup, lanes).
+const BLOCKS: [(u32, u32, u32); 9] =
+    [(0, 32, 1), (0, 1, 1), (1, 32, 1), (7, 64, 1), (32, 32, 1), (16, 5, 1), (32, 64, 4), (16, 64, 16), (12, 6, 3)];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mask {
@@ -79,7 +80,7 @@ impl Problem {
     }
 
     /// Results go to `[query, batch, channel]`, doubled.
-    fn spec(&self, (block_keys, wg): (u32, u32)) -> KernelSpec {
+    fn spec(&self, (block_keys, wg, lanes): (u32, u32, u32)) -> KernelSpec {
         let mut e = Exprs::new();
         let (qk, v) = (Extent::Const(self.qk_dim), Extent::Const(self.v_dim));
         let at = [
@@ -114,6 +115,7 @@ impl Problem {
             zero_masked_rows: self.zero_masked_rows,
             stores: vec![Store { operand: 3, index, value: stored, guard: None }],
             block_keys,
+            lanes,
             wg,
         })
     }
@@ -140,7 +142,7 @@ impl Problem {
         memory
     }
 
-    fn check(&self, gpu: &jvc_runtime::Gpu, blocks: (u32, u32)) {
+    fn check(&self, gpu: &jvc_runtime::Gpu, blocks: (u32, u32, u32)) {
         let spec = self.spec(blocks);
         let name = format!(
             "attention {:?} {}/{} {} {:?} zero={} {blocks:?}",
@@ -242,7 +244,7 @@ fn huge_scores_stay_finite() {
 #[test]
 fn the_reference_averages_where_all_scores_are_equal() {
     let problem = Problem::of([1, 2, 4], (3, 2));
-    let spec = problem.spec((0, 32));
+    let spec = problem.spec((0, 32, 1));
     let mut memory = problem.memory(&spec);
     for at in 0..memory.operands[0].len() {
         memory.operands[0].store(at, Value::F32(0.0));

@@ -32,7 +32,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
     let result = cx.ix.exprs.arg(0, Ty::F32);
     let stores = finish(cx, node.outputs[0], vec![head[0], head[1], i, f], result, epilogue);
     let [b, n_q, n_k] = [batch.clone(), queries.clone(), keys.clone()].map(|d| max_elems(cx, &[d]));
-    let (wg, block_keys) = tile::attention(cx.device, n_q, n_k, qk_dim.max(v_dim));
+    let tile = tile::attention(cx.device, &tile::Heads { batch: b, queries: n_q, keys: n_k, qk_dim, v_dim });
     let [batch, queries, keys] = [batch, queries, keys].map(|d| cx.ix.symtab().extent(&d));
     let exprs = std::mem::take(&mut cx.ix.exprs);
     let spec = AttentionSpec {
@@ -49,8 +49,9 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
         score,
         zero_masked_rows,
         stores,
-        block_keys,
-        wg,
+        block_keys: tile.block_keys,
+        lanes: tile.lanes,
+        wg: tile.wg,
     };
     Ok(Lowered::new(KernelSpec::Attention(spec), 2.0 * b * n_q * n_k * f64::from(qk_dim + v_dim)))
 }
