@@ -233,6 +233,15 @@ impl<'a> Call<'a> {
         self.literal_int(name, &self.dim(name)?)
     }
 
+    /// A literal integer of 32 bits, at least `least`.
+    pub fn int32(&self, name: &str, least: i64) -> Got<i64> {
+        let v = self.int(name)?;
+        if (least..=i64::from(i32::MAX)).contains(&v) {
+            return Ok(v);
+        }
+        Err(bad_argument(format!("{}: `{name}` is {v}, not {least} or more in 32 bits", self.target)))
+    }
+
     /// A literal integer, if one is given.
     pub fn opt_int(&self, name: &str) -> Got<Option<i64>> {
         self.opt_dim(name)?.map(|d| self.literal_int(name, &d)).transpose()

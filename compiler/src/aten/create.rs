@@ -207,8 +207,18 @@ fn arange_len(start: &Val, end: &Val, step: &Val) -> Result<Dim, Diagnostic> {
 }
 
 /// Counted from the nearer end, so that both ends are exact.
+/// Elements of a constant that is made here.
+const LONGEST_TABLE: i64 = 1 << 24;
+
+fn table_len(c: &Call<'_>, name: &str) -> Result<i64, Diagnostic> {
+    match c.int(name)? {
+        n @ 0..=LONGEST_TABLE => Ok(n),
+        n => Err(unsupported_shape(format!("{}: {name}={n} is not supported (0 to {LONGEST_TABLE})", c.target))),
+    }
+}
+
 fn linspace(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let (start, end, steps) = (c.float("start")?, c.float("end")?, c.int("steps")?);
+    let (start, end, steps) = (c.float("start")?, c.float("end")?, table_len(c, "steps")?);
     let dtype = ir_dtype(wanted(c)?)?;
     let values: Vec<f64> = (0..steps).map(|i| linspace_at(start, end, steps, i, dtype)).collect();
     Ok(vec![cx.const_data(dtype, &values, &[steps])?.into()])
@@ -250,7 +260,7 @@ fn linspace_of_tensors(cx: &mut Cx, c: &Call<'_>) -> Vals {
 }
 
 fn logspace(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let (start, end, steps, base) = (c.float("start")?, c.float("end")?, c.int("steps")?, c.float("base")?);
+    let (start, end, steps, base) = (c.float("start")?, c.float("end")?, table_len(c, "steps")?, c.float("base")?);
     let dtype = ir_dtype(wanted(c)?)?;
     let values: Vec<f64> = (0..steps).map(|i| base.powf(linspace_at(start, end, steps, i, DType::F64))).collect();
     Ok(vec![cx.const_data(dtype, &values, &[steps])?.into()])
@@ -258,7 +268,7 @@ fn logspace(cx: &mut Cx, c: &Call<'_>) -> Vals {
 
 /// Frequencies of the bins of a Fourier transform; all of one sign for real input.
 fn frequencies(cx: &mut Cx, c: &Call<'_>, real: bool) -> Vals {
-    let (n, spacing) = (c.int("n")?, c.float("d")?);
+    let (n, spacing) = (table_len(c, "n")?, c.float("d")?);
     let dtype = ir_dtype(wanted(c)?)?;
     let count = if real { n / 2 + 1 } else { n };
     let bin = |i: i64| if !real && i > (n - 1) / 2 { i - n } else { i };
@@ -307,7 +317,7 @@ fn triangle_indices(cx: &mut Cx, c: &Call<'_>, upper: bool) -> Vals {
 
 /// A window of the given shape: `f(n, i)` with n the length of a period (one less than the length where it is symmetric).
 fn window(cx: &mut Cx, c: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Vals {
-    let len = c.int("window_length")?;
+    let len = table_len(c, "window_length")?;
     let periodic = !c.has("periodic") || c.bool("periodic")?;
     let dtype = ir_dtype(wanted(c)?)?;
     if !dtype.is_float() {

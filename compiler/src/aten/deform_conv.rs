@@ -31,14 +31,14 @@ fn deform_conv(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         return Err(unsupported_shape(format!("deform_conv2d of {} with {}", cx.ty(x), cx.ty(weight))));
     };
     let d = Deformed {
-        stride: [call.int("stride_h")?, call.int("stride_w")?],
-        padding: [call.int("pad_h")?, call.int("pad_w")?],
-        dilation: [call.int("dilation_h")?, call.int("dilation_w")?],
+        stride: [call.int32("stride_h", 1)?, call.int32("stride_w", 1)?],
+        padding: [call.int32("pad_h", 0)?, call.int32("pad_w", 0)?],
+        dilation: [call.int32("dilation_h", 1)?, call.int32("dilation_w", 1)?],
         kernel: [kh, kw],
-        offset_groups: call.int("offset_groups")?,
+        offset_groups: call.int32("offset_groups", 1)?,
         masked: call.bool("use_mask")?,
     };
-    let groups = call.int("groups")?;
+    let groups = call.int32("groups", 1)?;
     let out =
         [0, 1].map(|i| conv_out_size(&cx.size(x, i + 2), &w_shape[i + 2], d.stride[i], d.padding[i], d.dilation[i]));
     let columns = columns(cx, &d, [x, offset, mask], channels, &out)?;

@@ -2,6 +2,7 @@
 //!
 //! A [`Dim`] is kept in a normal form (a sum of products of atoms with integer coefficients), so equal sizes compare equal and the
 //! index algebra of the scheduler can prove `j < n` without numbers. Floor division, remainder, max and min are atoms of their own.
+//! Coefficients saturate: no tensor may have that many elements, and the verifier refuses one that says so.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,7 +63,7 @@ impl Dim {
 
     fn add_term(&mut self, key: Vec<Atom>, c: i64) {
         let slot = self.terms.entry(key.clone()).or_insert(0);
-        *slot += c;
+        *slot = slot.saturating_add(c);
         if *slot == 0 {
             self.terms.remove(&key);
         }
@@ -297,7 +298,7 @@ impl std::ops::Sub for &Dim {
     fn sub(self, o: &Dim) -> Dim {
         let mut out = self.clone();
         for (k, c) in &o.terms {
-            out.add_term(k.clone(), -c);
+            out.add_term(k.clone(), c.saturating_neg());
         }
         out
     }
@@ -312,7 +313,7 @@ impl std::ops::Mul for &Dim {
                 let mut key = ka.clone();
                 key.extend(kb.iter().cloned());
                 key.sort();
-                out.add_term(key, ca * cb);
+                out.add_term(key, ca.saturating_mul(*cb));
             }
         }
         out

@@ -385,6 +385,7 @@ fn arguments_that_no_tensor_can_meet_are_diagnostics_in_no_time() {
     let size = || ("output_size", Arg::Ints(vec![3, 1 << 31]));
     let smooth = vec![x(), size(), ("align_corners", Arg::Bool(false))];
     let index: &[(&str, &[i64])] = &[("x", &[8, 5]), ("index_i64", &[5, 5]), ("src", &[5, 2])];
+    let steps = vec![("start", Arg::Int(0)), ("end", Arg::Int(1)), ("steps", Arg::Int(1 << 31))];
     let tensor = |name: &str| Arg::Tensor(name.into());
     let scatter = vec![x(), ("dim", Arg::Int(1)), ("index", tensor("index_i64")), ("src", tensor("src"))];
     for (target, tensors, args, what) in [
@@ -392,6 +393,8 @@ fn arguments_that_no_tensor_can_meet_are_diagnostics_in_no_time() {
         ("aten._upsample_bilinear2d_aa.default", image, smooth, "at most"),
         ("aten._upsample_nearest_exact2d.default", image, vec![x(), size()], "at most"),
         ("aten.scatter.src", index, scatter, "contradictory"),
+        ("aten.group_norm.default", image, vec![("input", Arg::Tensor("x".into())), ("num_groups", Arg::Int(far))], ""),
+        ("aten.linspace.default", image, steps, "steps=2147483648"),
     ] {
         let program = one_call(target, tensors, args);
         let Err(found) = compile(&[program], &Options::default(), &lavapipe) else { panic!("{target} is accepted") };
