@@ -19,6 +19,7 @@ mod inline_scalars;
 mod rewrite;
 mod share_equal;
 mod simplify_movement;
+mod spell_thin_attention;
 mod split_rows;
 
 pub(crate) use constants::{decodes_bytes, known_value};
@@ -67,6 +68,8 @@ pub const PIPELINE: &[Pass] = &[
     // Core graphs spell norms and attention out with constants and movement that only now are gone.
     find_norm::PASS,
     find_attention::PASS,
+    // Needs: every attention found; nothing looks for one in what this leaves.
+    spell_thin_attention::PASS,
     // Needs: every norm and softmax found; nothing looks for one in what this leaves.
     split_rows::PASS,
     simplify_movement::PASS,
@@ -86,6 +89,7 @@ pub const PASSES: &[Pass] = &[
     quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
+    spell_thin_attention::PASS,
     split_rows::PASS,
 ];
 

@@ -8,7 +8,10 @@ use super::Cx;
 use super::constants::is_constant_node;
 use super::drop_dead::compact;
 use crate::ir::infer::infer;
-use crate::ir::{Graph, Node, NodeId, Op, TensorType, UserInput, UserOutput, Value, ValueId};
+use crate::ir::op::Body;
+use crate::ir::{DType, Graph, Node, NodeId, Op, TensorType, UserInput, UserOutput, Value, ValueId};
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::expr::{ExprId, Exprs};
 use std::collections::BTreeSet;
 
 /// Sweeps and patches at one node beyond these are a rule that undoes another.
@@ -254,4 +257,18 @@ impl Sweep<'_> {
         let other = std::mem::replace(&mut self.out.values[b.0 as usize].name, name);
         self.out.values[a.0 as usize].name = other;
     }
+}
+
+/// A map over operands whose sizes are those of the first or 1.
+pub(super) fn map(
+    p: &mut Patch<'_>,
+    inputs: &[Ref],
+    dtype: DType,
+    build: impl FnOnce(&mut Exprs, Ty, &[ExprId]) -> ExprId,
+) -> Ref {
+    let mut exprs = Exprs::new();
+    let args: Vec<ExprId> = inputs.iter().zip(0..).map(|(&r, i)| exprs.arg(i, p.ty(r).dtype.ty())).collect();
+    let root = build(&mut exprs, dtype.ty(), &args);
+    let shape = p.ty(inputs[0]).shape.clone();
+    p.push(Op::Map(Body { exprs, root, syms: vec![] }), inputs, TensorType::new(dtype, shape))
 }

@@ -32,12 +32,10 @@
 //!
 //! The rule looks at sizes alone ([`MIN_LEN`], [`MAX_ROWS`]). Rows of symbolic length stay whole, with a reason in the decision log.
 
-use super::rewrite::{Patch, Ref, View, rewrite};
+use super::rewrite::{Patch, Ref, View, map, rewrite};
 use super::{Cx, Pass};
-use crate::ir::op::Body;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, TensorType, ValueId};
-use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
+use jvc_kernels::expr::{Binary, Unary};
 use jvc_kernels::spec::Combine;
 
 /// Shorter rows are quicker in one kernel: below this, the launches that a split adds outweigh what one workgroup takes for a row.
@@ -167,20 +165,6 @@ fn neutral(combine: Combine, needed: bool, dtype: DType) -> Option<f64> {
 /// Partial results of half types are kept in f32.
 fn accumulator(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
-}
-
-/// A map over operands whose sizes are those of the first or 1.
-fn map(
-    p: &mut Patch<'_>,
-    inputs: &[Ref],
-    dtype: DType,
-    build: impl FnOnce(&mut Exprs, Ty, &[ExprId]) -> ExprId,
-) -> Ref {
-    let mut exprs = Exprs::new();
-    let args: Vec<ExprId> = inputs.iter().zip(0..).map(|(&r, i)| exprs.arg(i, p.ty(r).dtype.ty())).collect();
-    let root = build(&mut exprs, dtype.ty(), &args);
-    let shape = p.ty(inputs[0]).shape.clone();
-    p.push(Op::Map(Body { exprs, root, syms: vec![] }), inputs, TensorType::new(dtype, shape))
 }
 
 /// `Σ x / n`.
