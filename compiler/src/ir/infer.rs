@@ -372,8 +372,9 @@ fn infer_recurrent(inputs: &[&TensorType], cell: Cell, bias: bool) -> Result<Vec
         && w.shape[0] == &w.shape[1] * &Dim::from(gates(cell))
         && x.shape[2] == w.shape[0]
         && h0.shape == [x.shape[1].clone(), w.shape[1].clone()];
-    if !fits {
-        return shape_err(format!("recurrent layer over {x} with {w} from {h0}"));
+    let other = inputs.iter().find(|t| t.dtype != x.dtype).unwrap_or(&h0);
+    if !fits || other.dtype != x.dtype {
+        return shape_err(format!("recurrent layer over {x} with {w} and {other}"));
     }
     let state = h0.clone();
     let mut tys =
