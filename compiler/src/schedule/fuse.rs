@@ -6,7 +6,7 @@
 //! parts' kernels store into.
 
 use super::inline::Place;
-use crate::ir::{Dim, Graph, NodeId, Op, ValueId};
+use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
 use crate::passes::decodes_bytes;
 use jvc_kernels::expr::{Binary, Expr, Unary};
 
@@ -224,8 +224,14 @@ impl<'a> Fuser<'a> {
             let v = node.outputs[0];
             let work = self.inline_work(&node.op, &node.inputs);
             self.work[v.0 as usize] = work;
-            if let Some(reason) = self.materialize_reason(v, &node.op, work) {
-                self.mark(v, reason);
+            match self.materialize_reason(v, &node.op, work) {
+                // The same values in half the bytes, and as operands that matrix units take.
+                Some(reason) if reason != Reason::Root && is_widening(self.graph, node) => {
+                    self.mark(node.inputs[0], reason);
+                    self.work[v.0 as usize] = self.inline_work(&node.op, &node.inputs);
+                }
+                Some(reason) => self.mark(v, reason),
+                None => {}
             }
         }
     }
@@ -359,7 +365,10 @@ impl<'a> Fuser<'a> {
             }
             chain.push(user);
             v = node.outputs[0];
-            if matches!(node.op, Op::Map(_)) || self.is_root[v.0 as usize] || self.only_user_is_concat(v) {
+            // What only widens rides on whatever reads it.
+            let computes = matches!(node.op, Op::Map(_)) && !is_widening(self.graph, node);
+            let stored = self.fusion.buffers[v.0 as usize].is_some();
+            if computes || stored || self.is_root[v.0 as usize] || self.only_user_is_concat(v) {
                 keep = chain.len();
             }
         }
@@ -460,6 +469,18 @@ impl<'a> Fuser<'a> {
     }
 }
 
+/// A map from a half type to f32 that changes no value.
+fn is_widening(graph: &Graph, node: &Node) -> bool {
+    let (Op::Map(body), &[x], &[y]) = (&node.op, &node.inputs[..], &node.outputs[..]) else { return false };
+    let (from, to) = (graph.ty(x).dtype, graph.ty(y).dtype);
+    let same = match *body.exprs.get(body.root) {
+        Expr::Arg(0, _) => true,
+        Expr::Round(dtype, a) => dtype == from && matches!(body.exprs.get(a), Expr::Arg(0, _)),
+        _ => false,
+    };
+    same && matches!(from, DType::F16 | DType::BF16) && to == DType::F32
+}
+
 /// Anchors with one result per output coordinate, whose stores can run an epilogue.
 fn takes_epilogue(op: &Op) -> bool {
     match op {
@@ -512,3 +533,6 @@ fn own_ops(op: &Op) -> f64 {
         _ => 0.25,
     }
 }
+
+#[cfg(test)]
+mod tests;
