@@ -155,6 +155,10 @@ pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'stati
     if p.m <= 8.0 && p.k >= 64.0 {
         return (Staging::Gemv { threads_per_dot: 32 }, most, slow);
     }
+    if p.m >= 1024.0 && p.n <= 32.0 {
+        let (staging, wg) = thin(p.n);
+        return (staging, wg, slow);
+    }
     let tiles = |bm: f64, bn: f64| p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
     let units = f64::from(device.rates.n_units);
     if p.m >= 96.0 && p.n >= 48.0 && tiles(128.0, 64.0) >= 1.5 * units {
@@ -224,6 +228,16 @@ pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
                 .to_owned()
         }),
         _ => None,
+    }
+}
+
+/// Inner-loop shape and workgroup size of a product of many rows and few columns: a tile wider than the product wastes the rest of it. On an
+/// H200, convolutions of RIFE and HTDemucs with 4 to 32 outputs took a seventh to a half of the time that square tiles take.
+fn thin(n: f64) -> (Staging, u32) {
+    match n {
+        ..=8.0 => (Staging::Registers { rows: 4, cols: 4 }, 128),
+        ..=16.0 => (Staging::Shared { bm: 128, bn: 16, bk: 16, rows: 4, cols: 4 }, 128),
+        _ => (Staging::Shared { bm: 64, bn: 32, bk: 16, rows: 4, cols: 4 }, 128),
     }
 }
 
