@@ -2,6 +2,7 @@
 
 use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
+use crate::schedule::tile;
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
 use jvc_kernels::spec::{Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
@@ -84,11 +85,10 @@ fn iterations(spec: &KernelSpec) -> u64 {
         }
         KernelSpec::Matmul(s) => product(&s.k),
         KernelSpec::Scan(s) => product(std::slice::from_ref(&s.len)),
-        KernelSpec::Map(_)
-        | KernelSpec::Attention(_)
-        | KernelSpec::Recurrent(_)
-        | KernelSpec::Scatter(_)
-        | KernelSpec::Fft(_) => 0,
+        KernelSpec::Attention(s) => product(std::slice::from_ref(&s.keys)),
+        KernelSpec::Recurrent(s) => tile::recurrent_iterations(product(std::slice::from_ref(&s.steps)), s.hidden, s.wg),
+        KernelSpec::Scatter(s) => product(&s.inner),
+        KernelSpec::Map(_) | KernelSpec::Fft(_) => 0,
     }
 }
 
@@ -145,5 +145,44 @@ pub fn limits(device: &DeviceProfile) -> Limits {
         int64: f.int64,
         float64: f.float64,
         cooperative: cooperative.filter_map(|c| Some((c.m, c.n, c.k, DType::parse(&c.operand)?))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jvc_kernels::expr::Exprs;
+    use jvc_kernels::spec::{Cell, Interface, RecurrentSpec};
+
+    fn recurrent(steps: u32) -> KernelSpec {
+        let mut exprs = Exprs::new();
+        let zero = exprs.f32(0.0);
+        KernelSpec::Recurrent(RecurrentSpec {
+            interface: Interface::default(),
+            exprs,
+            cell: Cell::Gru,
+            steps: Extent::Const(steps),
+            batch: Extent::Const(1),
+            hidden: 256,
+            reverse: false,
+            input: zero,
+            weight: zero,
+            bias: None,
+            h0: zero,
+            c0: None,
+            step_stores: vec![],
+            final_stores: vec![],
+            wg: 256,
+        })
+    }
+
+    #[test]
+    fn loops_that_a_driver_ends_early_are_refused() {
+        let device = crate::device::find("lavapipe-22").expect("it is bundled");
+        assert!(within_loops(&recurrent(200), &device).is_ok(), "200 · 257 iterations");
+        let refused = within_loops(&recurrent(402), &device).expect_err("402 · 257 iterations");
+        assert!(refused.to_string().contains("103314"), "{refused}");
+        let newer = crate::device::find("lavapipe").expect("it is bundled");
+        assert!(within_loops(&recurrent(402), &newer).is_ok(), "no limit there");
     }
 }

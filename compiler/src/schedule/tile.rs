@@ -315,6 +315,11 @@ pub fn recurrent(device: &DeviceProfile, hidden: u32) -> u32 {
     hidden.next_power_of_two().clamp(32.min(most), most)
 }
 
+/// Loop iterations of an invocation of the recurrent kernel.
+pub fn recurrent_iterations(steps: u64, hidden: u32, wg: u32) -> u64 {
+    steps * u64::from(1 + hidden.div_ceil(wg) * hidden)
+}
+
 /// Workgroup size of a Fourier transform.
 pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);

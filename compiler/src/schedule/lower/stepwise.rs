@@ -11,18 +11,20 @@
 //! One workgroup that loops over time reads all recurrent weights through one unit of the device, at each step; with a dispatch a step all
 //! units share them. Every step but the first is the same kernel: what depends on t is where `input` and `y` start, which is in the
 //! operands' offsets. These count in 16 bytes; layers whose steps are not a multiple of that keep the loop, as do symbolic sizes.
+//! On CPU drivers the loop is as quick; there only a layer that a driver would end early runs in steps.
 
 use super::super::inline::{Ctx, Place};
 use super::super::symtab::SymTable;
 use super::row::Row;
 use super::{Draft, Input, Lowered, Part, map, one};
+use crate::device::DeviceProfile;
 use crate::ir::graph::Node;
 use crate::ir::infer::gates;
 use crate::ir::{DType, Dim, NodeId, Op, ValueId};
 use crate::report::Diagnostic;
 use crate::schedule::fuse::Group;
 use crate::schedule::inline::storage_of;
-use crate::schedule::place_bytes;
+use crate::schedule::{place_bytes, tile};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, Expr, ExprId, Unary};
 use jvc_kernels::host::element_bytes;
@@ -91,13 +93,23 @@ pub(super) fn lower(
     Ok(Ok(drafts))
 }
 
+/// A GPU has more units than the one that loops over a layer, unless the layer is small; and some drivers end long loops.
+fn runs_better_in_steps(device: &DeviceProfile, steps: i64, hidden: i64) -> bool {
+    let units = u32::try_from(hidden).unwrap_or(u32::MAX);
+    let iterations = tile::recurrent_iterations(steps.unsigned_abs(), units, tile::recurrent(device, units));
+    let ended_early = device.limits.max_loop_iterations.is_some_and(|most| iterations > u64::from(most));
+    ended_early || (!device.rates.cpu && hidden >= MIN_HIDDEN)
+}
+
 impl<'a> Layer<'a> {
     fn of(input: Input<'a>, id: NodeId) -> Result<Layer<'a>, Option<&'static str>> {
         let node = input.graph.node(id);
         let Op::Recurrent { cell, reverse, bias } = node.op else { panic!("{:?} is no recurrent layer", node.op) };
         let x = input.graph.ty(node.inputs[0]);
         let hidden = input.graph.ty(node.inputs[1]).shape[1].as_const().ok_or(None)?;
-        if input.device.rates.cpu || x.dtype != DType::F32 || hidden < MIN_HIDDEN {
+        if x.dtype != DType::F32
+            || !runs_better_in_steps(input.device, x.shape[0].range(&input.graph.ranges).max, hidden)
+        {
             return Err(None);
         }
         let size = |d: usize| x.shape[d].as_const().ok_or(Some(SYMBOLIC));
