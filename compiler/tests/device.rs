@@ -397,19 +397,7 @@ fn recurrent_layers() {
         for (reverse, bias, hidden) in [(false, true, 5), (true, false, 70)] {
             let mut c = Case::new();
             let x = c.input(DType::F32, &[6, 3, gates * hidden]);
-            let w = c.input(DType::F32, &[gates * hidden, hidden]);
-            let small = c.map(&[w], |e, a| {
-                let s = e.f32(0.1);
-                e.bin(Binary::Mul, a[0], s)
-            });
-            let mut inputs = vec![x, small];
-            if bias {
-                inputs.push(c.input(DType::F32, &[gates * hidden]));
-            }
-            inputs.push(c.input(DType::F32, &[3, hidden]));
-            if cell == Cell::Lstm {
-                inputs.push(c.input(DType::F32, &[3, hidden]));
-            }
+            let inputs = spread::recurrent_operands(&mut c, x, cell, [gates, 3, hidden], bias);
             let outs = c.ops(Op::Recurrent { cell, reverse, bias }, &inputs);
             c.check(&outs);
         }

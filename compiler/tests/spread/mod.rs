@@ -62,17 +62,14 @@ fn run(on_device: Graph, oracle: &Graph, inputs: &[Tensor], as_gpu: bool) -> Vec
     compiled.plan.entries[0].steps.iter().map(kernel).collect()
 }
 
-/// A layer over a computed input, so that this is in a buffer; its results, the series also beside itself reversed.
-fn layer(c: &mut Case, cell: Cell, shape: [i64; 3], reverse: bool, bias: bool) -> Vec<ValueId> {
-    let gates = match cell {
-        Cell::Lstm => 4,
-        Cell::Gru => 3,
-        Cell::RnnTanh | Cell::RnnRelu => 1,
-    };
-    let [steps, batch, hidden] = shape;
-    let x = c.input(DType::F32, &[batch, steps, gates * hidden]);
-    let x = c.gelu(x);
-    let x = c.op(Op::Permute(vec![1, 0, 2]), &[x]);
+/// The operands of a layer over the input projection `x`: weights small enough that gates do not saturate, a bias if asked for, states.
+pub(crate) fn recurrent_operands(
+    c: &mut Case,
+    x: ValueId,
+    cell: Cell,
+    [gates, batch, hidden]: [i64; 3],
+    bias: bool,
+) -> Vec<ValueId> {
     let w = c.input(DType::F32, &[gates * hidden, hidden]);
     let small = c.map(&[w], |e, a| {
         let s = e.f32(0.1);
@@ -86,6 +83,21 @@ fn layer(c: &mut Case, cell: Cell, shape: [i64; 3], reverse: bool, bias: bool) -
     if cell == Cell::Lstm {
         inputs.push(c.input(DType::F32, &[batch, hidden]));
     }
+    inputs
+}
+
+/// A layer over a computed input, so that this is in a buffer; its results, the series also beside itself reversed.
+fn layer(c: &mut Case, cell: Cell, shape: [i64; 3], reverse: bool, bias: bool) -> Vec<ValueId> {
+    let gates = match cell {
+        Cell::Lstm => 4,
+        Cell::Gru => 3,
+        Cell::RnnTanh | Cell::RnnRelu => 1,
+    };
+    let [steps, batch, hidden] = shape;
+    let x = c.input(DType::F32, &[batch, steps, gates * hidden]);
+    let x = c.gelu(x);
+    let x = c.op(Op::Permute(vec![1, 0, 2]), &[x]);
+    let inputs = recurrent_operands(c, x, cell, [gates, batch, hidden], bias);
     c.ops(Op::Recurrent { cell, reverse, bias }, &inputs)
 }
 
