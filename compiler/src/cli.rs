@@ -34,6 +34,13 @@ pub enum Command {
   jvc run resnet18.pt2 --inputs in.safetensors --repeat 20 --steps
 Tensors are called in.N and out.N, in the order of the program's inputs and outputs.")]
     Run(RunArgs),
+    /// Compile in memory and measure how long a run takes
+    #[command(after_help = "Examples:
+  jvc bench resnet18.pt2 --inputs in.safetensors
+  jvc bench matmul.pt2 --inputs in.safetensors --chain 20 --format json
+  jvc bench resnet18.pt2 --inputs in.safetensors --serve
+With --serve, each number N on standard input is answered by the times of N runs, so that a script can interleave what it compares.")]
+    Bench(BenchArgs),
     /// Compile, run, and compare with PyTorch's results
     #[command(after_help = "Examples:
   jvc verify resnet18.pt2
@@ -214,6 +221,43 @@ pub struct RunArgs {
     /// Print the time of every step, by timestamps
     #[arg(long)]
     pub steps: bool,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `jvc bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Exported program
+    pub program: PathBuf,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    /// Device.
+    pub device: DeviceArgs,
+    /// Inputs: in.N; not needed by a program without inputs
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub inputs: Option<PathBuf>,
+    /// Where to write the outputs of the first run: out.N
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: Option<PathBuf>,
+    /// Runs that are timed
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Milliseconds of runs before them, for the clocks to rise
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub warmup: u64,
+    /// Record the program so often, with barriers between: times are those of one repetition
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub chain: u32,
+    /// Record each dispatch so often between the same barriers: times are those of one copy
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub side_by_side: u32,
+    /// Time as many runs as each number on standard input says, and print them as a line of JSON
+    #[arg(long)]
+    pub serve: bool,
     /// Output form
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -89,6 +89,21 @@ pub enum ExecError {
     },
 }
 
+/// How often a run repeats its program, for measurements: repetitions read the same inputs and write the same results, unless the
+/// program keeps state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repetition {
+    /// Repetitions, a barrier between each two.
+    pub chained: u32,
+    /// Copies of each dispatch between two barriers.
+    pub side_by_side: u32,
+}
+
+impl Repetition {
+    /// The program as it is.
+    pub const ONCE: Repetition = Repetition { chained: 1, side_by_side: 1 };
+}
+
 /// A program on a device.
 pub struct Loaded<'a> {
     plan: &'a Plan,
@@ -124,14 +139,28 @@ impl<'a> Loaded<'a> {
     /// # Errors
     /// The runtime's.
     pub fn session(&self, entry: usize) -> Result<Session<'a>, ExecError> {
-        self.session_with(entry, &rt::SessionOptions::default())
+        self.session_with(entry, &rt::SessionOptions::default(), Repetition::ONCE)
     }
 
-    fn session_with(&self, entry: usize, options: &rt::SessionOptions) -> Result<Session<'a>, ExecError> {
+    /// A session whose runs are timed by the device's clock, from the first step's start to the last one's end, and repeat the program.
+    ///
+    /// # Errors
+    /// The runtime's, such as for a device without timestamps.
+    pub fn timed_session(&self, entry: usize, repetition: Repetition) -> Result<Session<'a>, ExecError> {
+        let options = rt::SessionOptions { timestamps: rt::Timestamps::Ends, ..rt::SessionOptions::default() };
+        self.session_with(entry, &options, repetition)
+    }
+
+    fn session_with(
+        &self,
+        entry: usize,
+        options: &rt::SessionOptions,
+        repetition: Repetition,
+    ) -> Result<Session<'a>, ExecError> {
         let plan: &'a Plan = self.plan;
         let entry = &plan.entries[entry];
         let (io, init) = (io_descs(entry), state_init(plan, entry));
-        let record = |r: &mut rt::Recorder<'_>| record(entry, r);
+        let record = |r: &mut rt::Recorder<'_>| record(entry, repetition, r);
         let session = self.model.session_with(&entry_desc(entry, &io, &init, &record), options)?;
         Ok(Session { entry, session, found: vec![] })
     }
@@ -141,8 +170,8 @@ impl<'a> Loaded<'a> {
     /// # Errors
     /// As [`Session::run`], or a device without timestamps.
     pub fn profile(&self, entry: usize, inputs: &[Value]) -> Result<Vec<(String, f64)>, ExecError> {
-        let mut session =
-            self.session_with(entry, &rt::SessionOptions { timestamps: true, ..rt::SessionOptions::default() })?;
+        let options = rt::SessionOptions { timestamps: rt::Timestamps::Steps, ..rt::SessionOptions::default() };
+        let mut session = self.session_with(entry, &options, Repetition::ONCE)?;
         session.run(inputs)?;
         Ok(session.session.step_labels().iter().cloned().zip(session.session.step_ns(0)?).collect())
     }
@@ -182,6 +211,14 @@ impl Session<'_> {
         outputs
     }
 
+    /// Nanoseconds of the latest run of a timed session, on the device.
+    ///
+    /// # Errors
+    /// The runtime's, for a session without timestamps.
+    pub fn device_ns(&self) -> Result<f64, ExecError> {
+        Ok(self.session.step_ns(0)?.iter().sum())
+    }
+
     /// Values of the symbols in the latest run: those that the inputs gave, and those that the device found in the data.
     pub fn symbols(&self) -> std::collections::BTreeMap<String, i64> {
         self.entry.symbols.iter().map(|s| s.name.clone()).zip(self.found.iter().copied()).collect()
@@ -206,9 +243,14 @@ impl Session<'_> {
         self.session.to_string()
     }
 
-    /// Dispatches of one run.
+    /// Dispatches of one run of the program.
     pub fn n_dispatches(&self) -> usize {
         self.entry.steps.iter().filter(|s| matches!(s, Step::Dispatch(_))).count()
+    }
+
+    /// Barriers of one run of the program.
+    pub fn n_barriers(&self) -> usize {
+        self.entry.steps.len() - self.n_dispatches()
     }
 }
 
@@ -280,7 +322,16 @@ fn entry_desc<'a>(
     }
 }
 
-fn record(entry: &Entry, r: &mut rt::Recorder<'_>) {
+fn record(entry: &Entry, repetition: Repetition, r: &mut rt::Recorder<'_>) {
+    for i in 0..repetition.chained {
+        if i > 0 {
+            r.barrier();
+        }
+        record_once(entry, repetition.side_by_side, r);
+    }
+}
+
+fn record_once(entry: &Entry, n_copies: u32, r: &mut rt::Recorder<'_>) {
     for (at, step) in entry.steps.iter().enumerate() {
         match step {
             Step::Barrier if entry.orders_groups(at) => r.barrier_for_groups(),
@@ -291,8 +342,10 @@ fn record(entry: &Entry, r: &mut rt::Recorder<'_>) {
                     Groups::Fixed(g) => rt::Groups::Fixed(g),
                     Groups::Table(word) => rt::Groups::Table(word),
                 };
-                r.step_label(&d.label);
-                r.dispatch(d.kernel, &bases, &d.offsets, groups);
+                for _ in 0..n_copies {
+                    r.step_label(&d.label);
+                    r.dispatch(d.kernel, &bases, &d.offsets, groups);
+                }
             }
         }
     }

@@ -35,5 +35,5 @@ pub use memory::{Buffer, MemoryKind};
 pub use program::{EntryDesc, IoDesc, Model, ProgramDesc, StateInit};
 pub use recorder::{Base, Groups, Recorder};
 pub use require::{Cooperative, Requirements};
-pub use session::{Arenas, Session, SessionOptions, Ticket};
+pub use session::{Arenas, Session, SessionOptions, Ticket, Timestamps};
 pub use weights::{WeightSource, WeightsDesc, content_hash, map_file};

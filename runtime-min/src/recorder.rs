@@ -9,6 +9,7 @@ use crate::error::{Error, Named as _};
 use crate::memory::Buffer;
 use crate::program::Loaded;
 use crate::queue::{CommandPool, Scope, anything, barrier, kernels};
+use crate::session::Timestamps;
 
 /// Address that a push-constant base holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +68,9 @@ pub(crate) struct Recording {
     pub(crate) labels: Vec<String>,
     /// Words of the symbol table that are group counts, by triples.
     pub(crate) group_words: Vec<u16>,
-    /// A timestamp before the first step and after each one; null without.
+    /// Timestamps; null without.
     queries: vk::QueryPool,
+    n_queries: u32,
     pool: CommandPool,
 }
 
@@ -78,7 +80,7 @@ impl Recording {
         if self.queries.is_null() {
             return Err(Error::Missing { what: "timestamps in this session" });
         }
-        let (device, mut ticks) = (&self.pool.device, vec![0u64; self.labels.len() + 1]);
+        let (device, mut ticks) = (&self.pool.device, vec![0u64; self.n_queries as usize]);
         // SAFETY: the run has finished, so all queries are available.
         unsafe { device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) }
             .named("vkGetQueryPoolResults")?;
@@ -102,33 +104,37 @@ pub struct Recorder<'a> {
     recording: Recording,
     bound: vk::Pipeline,
     label: String,
+    timestamps: Timestamps,
     /// The first problem; nothing is recorded after it.
     error: Option<Error>,
 }
 
 impl<'a> Recorder<'a> {
-    /// Records the steps. Those of an `ordered` entry point come after all runs before. With `timed_steps`, which is their number,
-    /// the time is taken after each.
+    /// Records the steps. Those of an `ordered` entry point come after all runs before. The `clock` says when the time is taken, and
+    /// how often that is.
     pub(crate) fn record(
         model: &'a Loaded,
         memory: &'a SlotMemory,
         state: Option<&'a Buffer>,
         ordered: bool,
-        timed_steps: Option<usize>,
+        clock: (Timestamps, u32),
         steps: &dyn Fn(&mut Recorder<'_>),
     ) -> Result<Recording, Error> {
         let (commands, labels, group_words) = (Vec::new(), Vec::new(), Vec::new());
-        let (queries, pool) = (vk::QueryPool::null(), CommandPool::new(&model.device)?);
-        let recording = Recording { commands, labels, group_words, queries, pool };
+        let (queries, n_queries, pool) = (vk::QueryPool::null(), clock.1, CommandPool::new(&model.device)?);
+        let recording = Recording { commands, labels, group_words, queries, n_queries, pool };
         let (bound, label) = (vk::Pipeline::null(), String::new());
-        let mut recorder = Recorder { model, memory, state, recording, bound, label, error: None };
+        let mut recorder = Recorder { model, memory, state, recording, bound, label, timestamps: clock.0, error: None };
         recorder.recording.commands.push(recorder.recording.pool.begin()?);
         if ordered {
             // What the host wrote is visible by submission, and copies and fills have barriers of their own.
             recorder.barrier();
         }
-        timed_steps.map_or(Ok(()), |n_steps| recorder.start_clock(n_steps as u32 + 1))?;
+        recorder.start_clock()?;
         steps(&mut recorder);
+        if clock.0 == Timestamps::Ends {
+            recorder.take_time(1);
+        }
         // Outputs, and symbols that kernels wrote, become visible to the host.
         recorder.record_barrier((PipelineStageFlags::HOST, AccessFlags::HOST_READ));
         recorder.attempt(|recorder| recorder.recording.pool.end(recorder.commands()));
@@ -252,22 +258,25 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn start_clock(&mut self, n_queries: u32) -> Result<(), Error> {
+    fn start_clock(&mut self) -> Result<(), Error> {
+        if self.timestamps == Timestamps::None {
+            return Ok(());
+        }
+        let n_queries = self.recording.n_queries;
         let (raw, commands) = (&self.model.device.raw, self.commands());
         let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(n_queries);
         // SAFETY: a plain creation; the recording destroys the pool.
         self.recording.queries = unsafe { raw.create_query_pool(&info, None) }.named("vkCreateQueryPool")?;
         // SAFETY: the command buffer is recording, the pool is new.
         unsafe { raw.cmd_reset_query_pool(commands, self.recording.queries, 0, n_queries) };
-        self.mark_done(0);
+        self.take_time(0);
         Ok(())
     }
 
     fn mark_done(&self, n_done: u32) {
-        let (raw, commands, queries) = (&self.model.device.raw, self.commands(), self.recording.queries);
-        if !queries.is_null() {
-            // SAFETY: the pool has one query more than there are steps.
-            unsafe { raw.cmd_write_timestamp(commands, PipelineStageFlags::BOTTOM_OF_PIPE, queries, n_done) };
+        let (raw, commands) = (&self.model.device.raw, self.commands());
+        if self.timestamps == Timestamps::Steps {
+            self.take_time(n_done);
         }
         if let Some(word) = &self.memory.trace {
             barrier(raw, commands, anything(), anything());
@@ -275,6 +284,12 @@ impl<'a> Recorder<'a> {
             unsafe { raw.cmd_fill_buffer(commands, word.handle, 0, 4, n_done) };
             barrier(raw, commands, anything(), anything());
         }
+    }
+
+    fn take_time(&self, query: u32) {
+        let (raw, queries) = (&self.model.device.raw, self.recording.queries);
+        // SAFETY: the command buffer is recording, and the pool has this query: one more than there are steps, or the two ends.
+        unsafe { raw.cmd_write_timestamp(self.commands(), PipelineStageFlags::BOTTOM_OF_PIPE, queries, query) };
     }
 
     fn mistake(&self, what: &str) -> Error {

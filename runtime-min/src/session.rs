@@ -19,13 +19,24 @@ pub struct SessionOptions {
     /// Keeps the number of the step that runs in host memory, so that a lost device can be blamed on one step. It serialises all
     /// steps.
     pub trace_steps: bool,
-    /// Takes the time after each step, for [`Session::step_ns`].
-    pub timestamps: bool,
+    /// When the device's clock is read, for [`Session::step_ns`].
+    pub timestamps: Timestamps,
+}
+
+/// When a recording reads the device's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timestamps {
+    /// Never.
+    None,
+    /// Before the first step and after the last: steps may overlap as they do in a run without.
+    Ends,
+    /// After each step too, which some devices drain for.
+    Steps,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        SessionOptions { n_slots: 1, arenas: None, trace_steps: false, timestamps: false }
+        SessionOptions { n_slots: 1, arenas: None, trace_steps: false, timestamps: Timestamps::None }
     }
 }
 
@@ -80,7 +91,7 @@ impl Model {
     pub fn session_with(&self, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<Session, Error> {
         let device = &self.0.device;
         device.check_alive()?;
-        if options.timestamps && device.info.limits.timestamp_period_ns == 0.0 {
+        if options.timestamps != Timestamps::None && device.info.limits.timestamp_period_ns == 0.0 {
             return Err(Error::Missing { what: "timestamps on compute queues" });
         }
         let arenas = match &options.arenas {
@@ -207,8 +218,9 @@ impl Session {
         self.slots.first().map_or(&[], |slot| slot.recording.labels.as_slice())
     }
 
-    /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before it to its own end. Steps
-    /// without a barrier between them overlap: their sum is right, the share of each is not. An error without timestamps.
+    /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before it to its own end; with
+    /// [`Timestamps::Ends`], of all of them together. Steps without a barrier between them overlap: their sum is right, the share of
+    /// each is not. An error without timestamps.
     pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>, Error> {
         match self.slots.get(slot).filter(|slot| slot.pending.is_none()) {
             Some(slot) => slot.recording.step_ns(),
@@ -254,11 +266,13 @@ impl Session {
         };
         let state = self.state();
         let ordered = options.arenas.is_some() || state.is_some();
-        let record = |timed_steps| Recorder::record(&self.model, &memory, state, ordered, timed_steps, entry.record);
-        let mut recording = record(None)?;
-        if options.timestamps {
-            recording = record(Some(recording.labels.len()))?;
-        }
+        let record = |clock| Recorder::record(&self.model, &memory, state, ordered, clock, entry.record);
+        let n_times = match options.timestamps {
+            Timestamps::None => 0,
+            Timestamps::Ends => 2,
+            Timestamps::Steps => record((Timestamps::None, 0))?.labels.len() + 1,
+        };
+        let recording = record((options.timestamps, n_times as u32))?;
         self.slots.push(Slot { recording, memory, pending: None, cancelled: false });
         Ok(())
     }

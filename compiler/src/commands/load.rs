@@ -3,9 +3,15 @@
 use super::{CommandError, Console};
 use crate::cli::{CompileOptions, DeviceArgs};
 use crate::device::{self, DeviceProfile};
+use crate::exec::Value;
 use crate::import::{self, Program};
+use crate::pipeline::{self, Compiled};
+use crate::tensor_file::read_tensors;
+use crate::verify;
 use jvc_runtime as rt;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Reads programs and gives them their weights. A file's only program is called after the file.
 pub(super) fn programs(
@@ -33,6 +39,37 @@ pub(super) fn programs(
         import::fill_random(&mut all, seed);
     }
     Ok(all)
+}
+
+/// One program, compiled for a GPU that is open.
+pub(super) struct InMemory {
+    pub(super) gpu: rt::Gpu,
+    pub(super) compiled: Compiled,
+    pub(super) inputs: Vec<Value>,
+    pub(super) compile_seconds: f64,
+}
+
+/// Compiles the only program of a file for the GPU at hand, and reads its inputs, `in.N`.
+pub(super) fn in_memory(
+    program: &Path,
+    compile: &CompileOptions,
+    device: &DeviceArgs,
+    inputs: Option<&Path>,
+    console: &mut Console<'_>,
+) -> Result<InMemory, CommandError> {
+    let programs = programs(&[program.to_path_buf()], compile, console)?;
+    let gpu = rt::Gpu::open(&select(device.gpu.as_deref()))?;
+    let profile = profile(device)?.unwrap_or_else(|| device::of_gpu(gpu.info()));
+    let started = Instant::now();
+    let compiled = pipeline::compile(&programs, &compile.options(None), &profile).map_err(CommandError::Diagnostics)?;
+    let compile_seconds = started.elapsed().as_secs_f64();
+    let [graph] = &compiled.graphs[..] else {
+        let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+        return Err(CommandError::Usage(format!("the archive holds several programs: {}", names.join(", "))));
+    };
+    let given = inputs.map_or(Ok(BTreeMap::new()), read_tensors)?;
+    let inputs = verify::input_values(graph, |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)?;
+    Ok(InMemory { gpu, compiled, inputs, compile_seconds })
 }
 
 /// `a/b/resnet18.core.pt2` → `resnet18`.

@@ -1,5 +1,6 @@
 //! What each command does. Results go to standard output, everything else to standard error.
 
+mod bench;
 mod compile;
 mod devices;
 mod diagnostics;
@@ -131,6 +132,7 @@ pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, Comm
     match command {
         Command::Compile(args) => compile::run(args, console),
         Command::Run(args) => run::run(args, console),
+        Command::Bench(args) => bench::run(args, console),
         Command::Verify(args) => verify::run(args, console),
         Command::Ops(args) => ops::run(args, console),
         Command::Devices(args) => devices::devices(args, console),

@@ -2,11 +2,10 @@
 
 use super::{CommandError, Console, Outcome, load};
 use crate::cli::{Format, RunArgs};
-use crate::device;
 use crate::exec::{HostTensor, Loaded, Session, Value};
 use crate::ir::{Graph, UserOutput};
-use crate::pipeline::{self, Compiled};
-use crate::tensor_file::{print_tensors, read_tensors};
+use crate::pipeline::Compiled;
+use crate::tensor_file::print_tensors;
 use crate::verify;
 use jvc_runtime as rt;
 use serde_json::json;
@@ -14,30 +13,15 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
-    let programs = load::programs(std::slice::from_ref(&args.program), &args.compile, console)?;
-    let gpu = rt::Gpu::open(&load::select(args.device.gpu.as_deref()))?;
-    let profile = load::profile(&args.device)?.unwrap_or_else(|| device::of_gpu(gpu.info()));
-    let options = args.compile.options(None);
-    let started = Instant::now();
-    let compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
-    let compile_seconds = started.elapsed().as_secs_f64();
-    if compiled.graphs.len() != 1 {
-        let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
-        return Err(CommandError::Usage(format!("the archive holds several programs: {}", names.join(", "))));
-    }
-    let given = match &args.inputs {
-        Some(path) => read_tensors(path)?,
-        None => BTreeMap::new(),
-    };
-    let graph = &compiled.graphs[0];
-    let inputs = verify::input_values(graph, |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)?;
+    let load::InMemory { gpu, compiled, inputs, compile_seconds } =
+        load::in_memory(&args.program, &args.compile, &args.device, args.inputs.as_deref(), console)?;
     let started = Instant::now();
     let loaded = Loaded::new(&gpu, &compiled, &rt::CacheDir::Default)?;
     let mut session = loaded.session(0)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let (outputs, seconds, same) = repeat(&mut session, &inputs, args.repeat)?;
     let symbols = session.symbols();
-    let named = name_outputs(graph, outputs, &symbols);
+    let named = name_outputs(&compiled.graphs[0], outputs, &symbols);
     if let Some(path) = &args.output {
         jvc_codegen::artifact::write_single(path, &print_tensors(&named)?)?;
     }
@@ -79,7 +63,7 @@ fn repeat(
 }
 
 /// Tensors by the names of the program's outputs, `out.N`; mutated inputs follow as `updated.N`.
-fn name_outputs(
+pub(super) fn name_outputs(
     graph: &Graph,
     outputs: Vec<HostTensor>,
     symbols: &BTreeMap<String, i64>,

@@ -226,7 +226,7 @@ fn thousands_of_steps_are_split_and_stay_in_order() {
 #[test]
 fn timestamps_time_each_step_and_leave_the_results_alone() {
     let model = model(&open());
-    let options = SessionOptions { timestamps: true, ..SessionOptions::default() };
+    let options = SessionOptions { timestamps: Timestamps::Steps, ..SessionOptions::default() };
     let mut session = model.session_with(&entry(&double), &options).expect("a session");
     assert_eq!(session.step_labels(), ["load x", "add x x", "store y"]);
     for seed in 0..2 {
@@ -236,6 +236,12 @@ fn timestamps_time_each_step_and_leave_the_results_alone() {
         assert_eq!(times.len(), 3);
         assert!(times.iter().all(|ns| *ns > 0.0 && *ns < 1e10), "{times:?}");
     }
+    let options = SessionOptions { timestamps: Timestamps::Ends, ..SessionOptions::default() };
+    let mut session = model.session_with(&entry(&double), &options).expect("a session");
+    let x = floats(MAX, 7);
+    assert_eq!(run(&mut session, &x), doubled(&x));
+    let times = session.step_ns(0).expect("times");
+    assert!(matches!(times[..], [ns] if ns > 0.0 && ns < 1e10), "{times:?}");
     let plain = model.session(&entry(&double)).expect("a session");
     assert!(matches!(plain.step_ns(0), Err(Error::Missing { .. })));
 }

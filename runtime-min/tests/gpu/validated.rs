@@ -33,7 +33,7 @@ fn the_layer_is_silent_from_opening_to_destruction() {
             poison(&session);
             assert_eq!(run(&mut session, &floats(n, n)), doubled(&floats(n, n)));
         }
-        let timed = SessionOptions { timestamps: true, ..SessionOptions::default() };
+        let timed = SessionOptions { timestamps: Timestamps::Steps, ..SessionOptions::default() };
         let mut timed = model.session_with(&entry, &timed).expect("a session");
         assert_eq!(run(&mut timed, &floats(100, 1)), doubled(&floats(100, 1)));
         assert_eq!(timed.step_ns(0).expect("timestamps").len(), 3);
