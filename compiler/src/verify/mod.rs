@@ -23,6 +23,7 @@ use crate::import::{self, Program};
 use crate::ir::{Graph, UserOutput};
 use crate::options::Options;
 use crate::pass_rule::Level;
+use crate::passes::mix_precision;
 use crate::pipeline::{self, Compiled};
 use crate::report::Diagnostic;
 use cases::CaseIndex;
@@ -210,6 +211,7 @@ impl<'r> Runner<'r> {
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
         report.compile_seconds = started.elapsed().as_secs_f64();
         report.describe_plan(&compiled.plan);
+        report.notes.extend(compiled.mixed.iter().map(mix_precision::Report::summary));
         report.notes.extend(compiled.quantized.iter().filter_map(|q| q.lines().pop()));
         let outputs = if references.has_outputs() {
             let rule = judge::Judge::new(self.request.level, report.flags, &references);
