@@ -136,7 +136,9 @@ impl<'a> Choice<'a> {
         };
         let why = match policy {
             // Operands of other types (an export that is mixed already) are not this pass's business.
-            Policy::Half if self.own_operands(node).iter().any(|&v| graph.ty(v).dtype != DType::F32) => return Class::Full,
+            Policy::Half if self.own_operands(node).iter().any(|&v| graph.ty(v).dtype != DType::F32) => {
+                return Class::Full;
+            }
             Policy::Half => return Class::Half,
             Policy::Full(why) => why,
             Policy::Follow => match self.decisive(node, out) {

@@ -89,7 +89,8 @@ const FULL_CALLS: &[(&str, Why)] = &[
 ];
 
 /// Resampling is a product or convolution in some rules, but no layer: it follows what it resamples.
-const FOLLOWING_CALLS: [&str; 5] = ["upsample_", "_upsample_", "affine_grid_generator", "grid_sampler_", "grid_sampler"];
+const FOLLOWING_CALLS: [&str; 5] =
+    ["upsample_", "_upsample_", "affine_grid_generator", "grid_sampler_", "grid_sampler"];
 
 /// The policy of a node with a floating result.
 pub(super) fn policy(graph: &Graph, node: &Node) -> Policy {
@@ -192,7 +193,9 @@ mod tests {
 
     #[test]
     fn globs_match_whole_paths() {
-        for (pattern, path) in [("*", ""), ("a.*", "a.b.c"), ("*.head", "x.y.head"), ("l?.fc*", "l3.fc1"), ("a*b*c", "axbxbc")] {
+        for (pattern, path) in
+            [("*", ""), ("a.*", "a.b.c"), ("*.head", "x.y.head"), ("l?.fc*", "l3.fc1"), ("a*b*c", "axbxbc")]
+        {
             assert!(matches_glob(pattern, path), "{pattern} of {path}");
         }
         for (pattern, path) in [("a", "a.b"), ("*.head", "head"), ("l?", "l"), ("", "a"), ("a*b", "abc")] {
