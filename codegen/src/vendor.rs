@@ -1,20 +1,15 @@
 //! The source of the runtime, as text: by default a generated crate carries it, and then needs nothing of ours.
 
 /// Path below `runtime/`, and contents.
-pub(crate) const FILES: [(&str, &str); 15] = [
-    ("src/cache.rs", include_str!("../../runtime-min/src/cache.rs")),
-    ("src/element.rs", include_str!("../../runtime-min/src/element.rs")),
+pub(crate) const FILES: [(&str, &str); 10] = [
     ("src/error.rs", include_str!("../../runtime-min/src/error.rs")),
     ("src/gpu.rs", include_str!("../../runtime-min/src/gpu.rs")),
     ("src/info.rs", include_str!("../../runtime-min/src/info.rs")),
-    ("src/instance.rs", include_str!("../../runtime-min/src/instance.rs")),
     ("src/kernel.rs", include_str!("../../runtime-min/src/kernel.rs")),
     ("src/lib.rs", include_str!("../../runtime-min/src/lib.rs")),
     ("src/memory.rs", include_str!("../../runtime-min/src/memory.rs")),
-    ("src/program.rs", include_str!("../../runtime-min/src/program.rs")),
     ("src/queue.rs", include_str!("../../runtime-min/src/queue.rs")),
     ("src/recorder.rs", include_str!("../../runtime-min/src/recorder.rs")),
-    ("src/require.rs", include_str!("../../runtime-min/src/require.rs")),
     ("src/session.rs", include_str!("../../runtime-min/src/session.rs")),
     ("src/weights.rs", include_str!("../../runtime-min/src/weights.rs")),
 ];

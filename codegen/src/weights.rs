@@ -7,7 +7,7 @@
 //! | 0..4 | magic `JVCW` |
 //! | 4..8 | version, u32 |
 //! | 8..16 | bytes of the payload, u64 |
-//! | 16..24 | [`content_hash`] of the payload, u64 |
+//! | 16..24 | hash of the payload as of [`ContentHasher`], u64 |
 //! | 24..64 | zeros |
 //! | 64.. | the payload: chunks back to back, tensors at their offsets, zeros between them |
 //!
@@ -67,8 +67,8 @@ pub enum WeightError {
 /// Gives a tensor's bytes, as stored, to a writer.
 pub type FillTensor<'a> = &'a mut dyn FnMut(&WeightTensor, &mut dyn Write) -> io::Result<()>;
 
-/// Hash of a payload, in two levels, so that the runtime hashes on several threads: each segment of 1 MiB (the last may be shorter) is
-/// hashed, and then the little-endian hashes of the segments are. Both times: four lanes over the little-endian 8-byte words in turn,
+/// Hash of a payload of one chunk, in two levels, so that the runtime hashes on several threads: each segment of 1 MiB of a chunk (the
+/// last may be shorter) is hashed, and then the little-endian hashes of the segments are. Both times: four lanes over the little-endian 8-byte words in turn,
 /// the last block padded with zeros, each step `lane = rotate_left((lane ^ word) · M, 29)`; then length and lanes are folded by
 /// `h = (h ^ lane) · M; h ^= h >> 32`. It detects damage and mix-ups, not malice.
 pub fn content_hash(bytes: &[u8]) -> u64 {
@@ -97,11 +97,16 @@ impl ContentHasher {
         }
     }
 
-    /// The hash of all bytes taken.
-    pub fn finish(mut self) -> u64 {
+    /// The next byte is the first of a chunk.
+    pub fn end_chunk(&mut self) {
         if self.segment.n_bytes > 0 {
             self.end_segment();
         }
+    }
+
+    /// The hash of all bytes taken.
+    pub fn finish(mut self) -> u64 {
+        self.end_chunk();
         self.segments.finish()
     }
 
@@ -217,6 +222,8 @@ struct Payload<'a> {
     out: &'a mut dyn Write,
     hasher: ContentHasher,
     at: u64,
+    /// Where chunks end.
+    ends: Vec<u64>,
 }
 
 impl Write for Payload<'_> {
@@ -224,6 +231,9 @@ impl Write for Payload<'_> {
         let n = self.out.write(bytes)?;
         self.hasher.update(&bytes[..n]);
         self.at += n as u64;
+        if self.ends.contains(&self.at) {
+            self.hasher.end_chunk();
+        }
         Ok(n)
     }
 
@@ -236,7 +246,8 @@ impl Payload<'_> {
     fn pad_to(&mut self, end: u64) -> io::Result<()> {
         const ZEROS: [u8; 4096] = [0; 4096];
         while self.at < end {
-            let n = (end - self.at).min(ZEROS.len() as u64) as usize;
+            let chunk_end = self.ends.iter().copied().find(|chunk_end| *chunk_end > self.at).unwrap_or(end);
+            let n = (end.min(chunk_end) - self.at).min(ZEROS.len() as u64) as usize;
             self.write_all(&ZEROS[..n])?;
         }
         Ok(())
@@ -248,7 +259,8 @@ fn write_payload(weights: &Weights, out: &mut dyn Write, fill: FillTensor<'_>) -
         weights.chunk_bytes.iter().scan(0, |at, bytes| Some(std::mem::replace(at, *at + bytes))).collect();
     let mut order: Vec<&WeightTensor> = weights.tensors.iter().collect();
     order.sort_by_key(|t| (t.chunk, t.offset, t.bytes));
-    let mut payload = Payload { out, hasher: ContentHasher::default(), at: 0 };
+    let ends = starts.iter().zip(&weights.chunk_bytes).map(|(start, bytes)| start + bytes).collect();
+    let mut payload = Payload { out, hasher: ContentHasher::default(), at: 0, ends };
     for tensor in order {
         let at = place(weights, &starts, tensor).filter(|at| *at >= payload.at).ok_or_else(|| WeightError::Layout {
             name: tensor.name.clone(),
@@ -292,8 +304,12 @@ mod tests {
 
     /// The definition, sharing no code with the incremental form.
     fn plain_hash(bytes: &[u8]) -> u64 {
-        let segments: Vec<u8> = bytes.chunks(1_048_576).flat_map(|segment| one_level(segment).to_le_bytes()).collect();
-        one_level(&segments)
+        plain_hash_of(&[bytes])
+    }
+
+    fn plain_hash_of(chunks: &[&[u8]]) -> u64 {
+        let segments = chunks.iter().flat_map(|chunk| chunk.chunks(1_048_576));
+        one_level(&segments.flat_map(|segment| one_level(segment).to_le_bytes()).collect::<Vec<u8>>())
     }
 
     /// One level of it, word by word.
@@ -374,7 +390,7 @@ mod tests {
         payload[256..259].fill(b'a');
         payload[512..517].fill(b'b');
         assert_eq!(file[64..], payload);
-        assert_eq!(hash, plain_hash(&payload));
+        assert_eq!(hash, plain_hash_of(&[&payload[..512], &payload[512..]]));
         assert_eq!(hash, hash_weights(&layout(), &mut fill).expect("the layout is right"));
         assert_eq!(&file[..8], b"JVCW\x01\0\0\0");
         assert_eq!(file[8..16], 520u64.to_le_bytes());

@@ -335,7 +335,7 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
     let info = gpu.info();
     let shapes = &info.cooperative;
     let found = shapes.iter().rfind(|s| s.operand == elem.name() && s.accumulator == "f32")?;
-    let subgroup = info.limits.subgroup;
+    let subgroup = info.subgroup;
     let mut parts = text.split('/');
     let mut numbers = || -> Option<Vec<u32>> { parts.next()?.split('x').map(|n| n.parse().ok()).collect() };
     let (tile, warps) = (numbers()?, numbers()?);

@@ -1,11 +1,13 @@
-//! Facts of a device: limits, features and matrix shapes, which requirements are checked against.
+//! Facts of a device (limits, features, matrix shapes), and what a program needs of them: checked before anything is built.
 
-use std::ffi::{CStr, CString, FromBytesUntilNulError, c_void};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, FromBytesUntilNulError};
 
 use ash::vk;
 
-use crate::instance::Instance;
-use crate::require::Cooperative;
+use crate::error::ensure;
+use crate::gpu::Instance;
+use crate::{Error, Result};
 
 /// Kind of device, in the order in which [`crate::Select::Auto`] prefers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,22 +38,10 @@ pub struct GpuInfo {
     /// The driver's name and its own version text.
     pub driver: String,
     pub driver_version: u32,
-    /// Major, minor, patch.
-    pub api_version: (u32, u32, u32),
+    /// Major, minor.
+    pub api_version: (u32, u32),
     /// Identity of pipeline cache data.
     pub pipeline_cache_uuid: [u8; 16],
-    pub limits: Limits,
-    pub features: Features,
-    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope, sorted; those whose A and B, and C and result, are of one type.
-    pub cooperative: Vec<Cooperative<'static>>,
-    /// The device demands that VK_KHR_portability_subset is enabled.
-    pub(crate) is_portability_subset: bool,
-}
-
-/// Limits that matter to compute programs.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
-pub struct Limits {
     /// Invocations of a workgroup.
     pub max_workgroup: u32,
     pub max_workgroup_count: [u32; 3],
@@ -67,6 +57,11 @@ pub struct Limits {
     pub subgroup_range: (u32, u32),
     /// Nanoseconds of one timestamp tick; 0 when the queue has no timestamps.
     pub timestamp_period_ns: f32,
+    pub features: Features,
+    /// Shapes of VK_KHR_cooperative_matrix at subgroup scope, sorted; those whose A and B, and C and result, are of one type.
+    pub cooperative: Vec<Cooperative<'static>>,
+    /// The device demands that VK_KHR_portability_subset is enabled.
+    pub(crate) is_portability_subset: bool,
 }
 
 /// Declares the features: name, words, and the fields of Vulkan's structs that it takes.
@@ -109,7 +104,7 @@ features! {
     float16, "16-bit floats": v11.storage_buffer16_bit_access, v12.shader_float16;
     int64, "64-bit integers": core.shader_int64;
     float64, "64-bit floats": core.shader_float64;
-    bfloat16, "VK_KHR_shader_bfloat16 with matrices": bf16.ty, bf16.cooperative_matrix;
+    bfloat16, "VK_KHR_shader_bfloat16 with matrices": bf16.storage_buffer8_bit_access, bf16.storage_push_constant8;
     cooperative_matrix, "VK_KHR_cooperative_matrix": cooperative.cooperative_matrix;
     memory_model, "the Vulkan memory model": v12.vulkan_memory_model, v12.vulkan_memory_model_device_scope;
     subgroup_size_control, "subgroup sizes by pipeline": control.subgroup_size_control;
@@ -127,12 +122,15 @@ pub(crate) struct FeatureChain {
     v12: vk::PhysicalDeviceVulkan12Features<'static>,
     control: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
     cooperative: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
-    bf16: Bfloat16Features,
+    /// In truth VkPhysicalDeviceShaderBfloat16FeaturesKHR, newer than the bindings' headers; it has three flags as well: the type, dot
+    /// products, matrices.
+    bf16: vk::PhysicalDevice8BitStorageFeatures<'static>,
 }
 
 impl FeatureChain {
     /// The structs, linked; those that a device may not know only where the flag is set.
     pub(crate) fn link(&mut self, control: bool, cooperative: bool, bf16: bool) -> vk::PhysicalDeviceFeatures2<'_> {
+        self.bf16.s_type = vk::StructureType::from_raw(BFLOAT16_TYPE);
         let core = vk::PhysicalDeviceFeatures2::default().features(self.core);
         let mut all = core.push_next(&mut self.v11).push_next(&mut self.v12);
         if control {
@@ -145,26 +143,6 @@ impl FeatureChain {
             all = all.push_next(&mut self.bf16);
         }
         all
-    }
-}
-
-/// VkPhysicalDeviceShaderBfloat16FeaturesKHR, newer than the bindings' headers.
-#[repr(C)]
-struct Bfloat16Features {
-    s_type: vk::StructureType,
-    p_next: *mut c_void,
-    ty: vk::Bool32,
-    dot_product: vk::Bool32,
-    cooperative_matrix: vk::Bool32,
-}
-
-// SAFETY: the layout is that of the C struct, which is allowed in the chain.
-unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
-
-impl Default for Bfloat16Features {
-    fn default() -> Self {
-        let s_type = vk::StructureType::from_raw(BFLOAT16_TYPE);
-        Bfloat16Features { s_type, p_next: std::ptr::null_mut(), ty: 0, dot_product: 0, cooperative_matrix: 0 }
     }
 }
 
@@ -186,8 +164,9 @@ impl GpuInfo {
         // A driver that does not say leaves zeros.
         let max_buffer_bytes = if m4.max_buffer_size == 0 { u64::MAX } else { m4.max_buffer_size };
         let sizes = (sizes.min_subgroup_size, sizes.max_subgroup_size);
-        let extensions = extensions(&instance.raw, physical);
-        let has = |name: &CStr| extensions.iter().any(|extension| extension.as_c_str() == name);
+        // SAFETY: `physical` belongs to `instance`.
+        let extensions = unsafe { instance.raw.enumerate_device_extension_properties(physical) }.unwrap_or_default();
+        let has = |name: &CStr| extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
         let control = packed >= vk::API_VERSION_1_3 || has(ash::ext::subgroup_size_control::NAME);
         let mut chain = FeatureChain::default();
         let mut all = chain.link(control, has(ash::khr::cooperative_matrix::NAME), has(BFLOAT16));
@@ -205,21 +184,17 @@ impl GpuInfo {
             uuid: v11.device_uuid,
             driver: driver.trim().to_owned(),
             driver_version: base.driver_version,
-            api_version: [vk::api_version_major, vk::api_version_minor, vk::api_version_patch]
-                .map(|part| part(packed))
-                .into(),
+            api_version: (vk::api_version_major(packed), vk::api_version_minor(packed)),
             pipeline_cache_uuid: base.pipeline_cache_uuid,
-            limits: Limits {
-                max_workgroup: limits.max_compute_work_group_invocations,
-                max_workgroup_count: limits.max_compute_work_group_count,
-                shared_bytes: limits.max_compute_shared_memory_size,
-                push_bytes: limits.max_push_constants_size,
-                max_allocation_bytes: v11.max_memory_allocation_size.min(max_buffer_bytes),
-                min_storage_offset_alignment: limits.min_storage_buffer_offset_alignment,
-                subgroup: v11.subgroup_size,
-                subgroup_range: if sizes.0 == 0 { (v11.subgroup_size, v11.subgroup_size) } else { sizes },
-                timestamp_period_ns: limits.timestamp_period * limits.timestamp_compute_and_graphics as f32,
-            },
+            max_workgroup: limits.max_compute_work_group_invocations,
+            max_workgroup_count: limits.max_compute_work_group_count,
+            shared_bytes: limits.max_compute_shared_memory_size,
+            push_bytes: limits.max_push_constants_size,
+            max_allocation_bytes: v11.max_memory_allocation_size.min(max_buffer_bytes),
+            min_storage_offset_alignment: limits.min_storage_buffer_offset_alignment,
+            subgroup: v11.subgroup_size,
+            subgroup_range: if sizes.0 == 0 { (v11.subgroup_size, v11.subgroup_size) } else { sizes },
+            timestamp_period_ns: limits.timestamp_period * limits.timestamp_compute_and_graphics as f32,
             features,
             cooperative: if features.cooperative_matrix { shapes(instance, physical) } else { Vec::new() },
             is_portability_subset: has(ash::khr::portability_subset::NAME),
@@ -227,27 +202,16 @@ impl GpuInfo {
     }
 }
 
-fn extensions(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Vec<CString> {
-    // SAFETY: `physical` belongs to `instance`.
-    let found = unsafe { instance.enumerate_device_extension_properties(physical) }.unwrap_or_default();
-    found.iter().filter_map(|extension| extension.extension_name_as_c_str().ok().map(CStr::to_owned)).collect()
-}
-
 fn shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<Cooperative<'static>> {
     let api = ash::khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension, so the loader knows the function.
     let rows = unsafe { api.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
-    let usable = |row: &&vk::CooperativeMatrixPropertiesKHR<'_>| {
-        row.scope == vk::ScopeKHR::SUBGROUP && row.a_type == row.b_type && row.c_type == row.result_type
-    };
     let shape = |row: &vk::CooperativeMatrixPropertiesKHR<'_>| {
-        let (m, n, k) = (row.m_size, row.n_size, row.k_size);
-        Cooperative { m, n, k, operand: component(row.a_type), accumulator: component(row.c_type) }
+        let usable = row.scope == vk::ScopeKHR::SUBGROUP && row.a_type == row.b_type && row.c_type == row.result_type;
+        let (operand, accumulator) = (component(row.a_type), component(row.c_type));
+        usable.then_some(Cooperative { m: row.m_size, n: row.n_size, k: row.k_size, operand, accumulator })
     };
-    let mut shapes: Vec<_> = rows.iter().filter(usable).map(shape).collect();
-    shapes.sort();
-    shapes.dedup();
-    shapes
+    rows.iter().filter_map(shape).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn component(ty: vk::ComponentTypeKHR) -> &'static str {
@@ -261,4 +225,91 @@ fn component(ty: vk::ComponentTypeKHR) -> &'static str {
 
 fn text(name: Result<&CStr, FromBytesUntilNulError>) -> String {
     name.unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Limits and features that a program was compiled for. Everything `false` or 0 asks for nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requirements<'a> {
+    /// Features, besides those that every program needs.
+    pub features: Features,
+    /// KHR cooperative-matrix shapes, with the Vulkan memory model.
+    pub cooperative: &'a [Cooperative<'a>],
+    /// Subgroup size that some kernel assumes.
+    pub subgroup: u32,
+    /// Largest workgroup, in invocations.
+    pub max_workgroup: u32,
+    /// Largest shared memory of a workgroup.
+    pub shared_bytes: u32,
+    /// Largest push-constant block.
+    pub push_bytes: u32,
+    /// Largest single allocation.
+    pub max_allocation_bytes: u64,
+}
+
+/// A cooperative-matrix shape: A and B of one component type, C and the result of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names of the others are those of Vulkan")]
+pub struct Cooperative<'a> {
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    /// Component type of A and B: `f16`, `bf16`, `s8`, `u8`.
+    pub operand: &'a str,
+    /// Component type of C and the result: `f32`, `f16`, `s32`, `u32`.
+    pub accumulator: &'a str,
+}
+
+impl Requirements<'_> {
+    /// Asks for nothing.
+    pub const NONE: Requirements<'static> = Requirements {
+        features: Features::NONE,
+        cooperative: &[],
+        subgroup: 0,
+        max_workgroup: 0,
+        shared_bytes: 0,
+        push_bytes: 0,
+        max_allocation_bytes: 0,
+    };
+
+    /// Compares with a device. What it lacks first is the error: [`Error::Missing`] names a feature, [`Error::Requirement`] a limit
+    /// with the need and the fact.
+    pub fn check(&self, gpu: &GpuInfo) -> Result<()> {
+        let (major, minor) = gpu.api_version;
+        ensure((major, minor) >= (1, 2), || lack("Vulkan", "1.2", format!("{major}.{minor}")))?;
+        let mut features = self.features;
+        (features.buffer_address, features.timeline) = (true, true);
+        features.cooperative_matrix |= !self.cooperative.is_empty();
+        features.memory_model |= !self.cooperative.is_empty();
+        features.first_missing(&gpu.features).map_or(Ok(()), |what| Err(Error::Missing { what }))?;
+        check_limit("invocations of a workgroup", self.max_workgroup.into(), gpu.max_workgroup.into())?;
+        check_limit("shared memory bytes", self.shared_bytes.into(), gpu.shared_bytes.into())?;
+        check_limit("push constant bytes", self.push_bytes.into(), gpu.push_bytes.into())?;
+        check_limit("bytes of one allocation", self.max_allocation_bytes, gpu.max_allocation_bytes)?;
+        let default = (gpu.subgroup, gpu.subgroup);
+        let (low, high) = if gpu.features.subgroup_size_control { gpu.subgroup_range } else { default };
+        let fits = self.subgroup == 0 || (low..=high).contains(&self.subgroup);
+        ensure(fits, || lack("subgroup sizes", self.subgroup, format!("{low} to {high}")))?;
+        self.cooperative.iter().try_for_each(|shape| {
+            let lacks = || lack("cooperative-matrix shapes", format!("{shape:?}"), format!("{:?}", gpu.cooperative));
+            ensure(gpu.cooperative.contains(shape), lacks)
+        })
+    }
+}
+
+impl GpuInfo {
+    /// Workgroup counts within the device's limits.
+    pub(crate) fn check_groups(&self, counts: [u32; 3]) -> Result<()> {
+        let max = self.max_workgroup_count;
+        let fits = counts.iter().zip(max).all(|(count, max)| *count <= max);
+        ensure(fits, || lack("workgroups of a dispatch", format!("{counts:?}"), format!("{max:?}")))
+    }
+}
+
+/// A need that is at most the fact.
+pub(crate) fn check_limit(what: &'static str, need: u64, fact: u64) -> Result<()> {
+    ensure(need <= fact, || lack(what, need, fact))
+}
+
+fn lack(what: &'static str, need: impl ToString, fact: impl ToString) -> Error {
+    Error::Requirement { what, need: need.to_string(), fact: fact.to_string() }
 }

@@ -1,12 +1,15 @@
-//! Pipelines from SPIR-V, created by several threads.
+//! Pipelines from SPIR-V, created by several threads, and the driver's cache of them on disk: one file per program and device, thrown
+//! away whenever anything about it is off.
 
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ash::vk;
 
-use crate::error::{Error, Named as _};
-use crate::queue::{Device, lock};
-use crate::require::check_limit;
+use crate::error::{ensure, vulkan};
+use crate::info::check_limit;
+use crate::queue::{Device, in_parallel};
+use crate::{Error, GpuInfo, ProgramDesc, Result, content_hash};
 
 /// One kernel of a program: entry point `main`. Its push constants are base addresses, then offset words.
 #[derive(Debug, Clone, Copy)]
@@ -23,99 +26,157 @@ pub struct KernelDesc<'a> {
     pub subgroup: u32,
 }
 
-/// A built kernel.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Kernel {
-    pub(crate) pipeline: vk::Pipeline,
-    pub(crate) layout: vk::PipelineLayout,
-    pub(crate) n_bases: usize,
-    pub(crate) n_operands: usize,
-}
-
-/// All kernels of a program.
+/// All kernels of a program, and the layout that they share: push constants for the largest of them.
 pub(crate) struct Kernels {
     device: Arc<Device>,
-    list: Vec<Kernel>,
+    pub(crate) layout: vk::PipelineLayout,
+    /// Each with its numbers of bases and offsets.
+    pub(crate) list: Vec<(vk::Pipeline, u8, u8)>,
 }
 
 impl Kernels {
-    /// Builds every kernel, on as many threads as the machine has.
-    pub(crate) fn build(
-        device: &Arc<Device>,
-        descs: &[KernelDesc<'_>],
-        cache: vk::PipelineCache,
-    ) -> Result<Kernels, Error> {
-        let mut kernels = Kernels { device: Arc::clone(device), list: vec![Kernel::default(); descs.len()] };
-        let jobs = Mutex::new(kernels.list.iter_mut().zip(descs));
-        let work = || {
-            loop {
-                let Some((kernel, desc)) = lock(&jobs).next() else { return Ok(()) };
-                kernel.build(device, desc, cache)?;
-            }
+    /// Builds every kernel with a pipeline cache that starts from the file and is written back when it has grown. Trouble with the
+    /// file never fails the build: the file only saves time.
+    pub(crate) fn build(device: &Arc<Device>, program: &ProgramDesc<'_>, dir: &CacheDir) -> Result<Kernels> {
+        let path = dir.folder().map(|folder| folder.join(file_name(&device.info, program.name)));
+        let before = path.as_deref().and_then(|path| read(&device.info, path)).unwrap_or_default();
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(&before);
+        // SAFETY: the data is empty, or what this driver wrote: its checksum was compared.
+        let cache =
+            unsafe { device.raw.create_pipeline_cache(&info, None) }.map_err(vulkan("vkCreatePipelineCache"))?;
+        let built = Kernels::build_with(device, program.kernels, cache);
+        // SAFETY: no thread uses the cache any more.
+        let after = unsafe {
+            let after = device.raw.get_pipeline_cache_data(cache).unwrap_or_default();
+            device.raw.destroy_pipeline_cache(cache, None);
+            after
         };
-        let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(descs.len());
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
-            let join = |other: std::thread::ScopedJoinHandle<'_, _>| other.join().expect("builders return errors");
-            others.into_iter().map(join).fold(work(), Result::and)
-        })?;
-        Ok(kernels)
+        // One driver adds another header of 32 bytes at every start: that is nothing new.
+        let has_grown = after.len() > before.len() + if before.is_empty() { 0 } else { 32 };
+        if let Some(path) = path.filter(|_| built.is_ok() && has_grown) {
+            let _ = write(&device.info, &path, &after);
+        }
+        built
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&Kernel> {
-        self.list.get(index as usize)
+    /// On as many threads as the machine has.
+    fn build_with(device: &Arc<Device>, descs: &[KernelDesc<'_>], cache: vk::PipelineCache) -> Result<Kernels> {
+        let push_bytes = |desc: &KernelDesc<'_>| u32::from(desc.n_bases) * 8 + u32::from(desc.n_operands) * 4;
+        let size = descs.iter().map(push_bytes).max().unwrap_or(0).max(4);
+        check_limit("push constant bytes", size.into(), device.info.push_bytes.into())?;
+        let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size }];
+        let info = vk::PipelineLayoutCreateInfo::default().push_constant_ranges(&range);
+        // SAFETY: a plain creation; the drop destroys the layout.
+        let layout = unsafe { device.raw.create_pipeline_layout(&info, None) };
+        let layout = layout.map_err(vulkan("vkCreatePipelineLayout"))?;
+        let list = descs.iter().map(|desc| (vk::Pipeline::null(), desc.n_bases, desc.n_operands)).collect();
+        let mut kernels = Kernels { device: Arc::clone(device), layout, list };
+        in_parallel(kernels.list.iter_mut().zip(descs), usize::MAX, |(kernel, desc)| {
+            kernel.0 = pipeline(device, desc, layout, cache)?;
+            Ok(())
+        })?;
+        Ok(kernels)
     }
 }
 
 impl Drop for Kernels {
     fn drop(&mut self) {
         let raw = &self.device.raw;
-        for kernel in &self.list {
-            // SAFETY: sessions, which use the pipelines, hold the model and thus have gone; null handles are allowed.
-            unsafe {
-                raw.destroy_pipeline(kernel.pipeline, None);
-                raw.destroy_pipeline_layout(kernel.layout, None);
-            }
+        // SAFETY: sessions, which use the pipelines, hold the model and thus have gone; null handles are allowed.
+        unsafe {
+            self.list.iter().for_each(|kernel| raw.destroy_pipeline(kernel.0, None));
+            raw.destroy_pipeline_layout(self.layout, None);
         }
     }
 }
 
-impl Kernel {
-    fn build(&mut self, device: &Device, desc: &KernelDesc<'_>, cache: vk::PipelineCache) -> Result<(), Error> {
-        let (words, rest) = desc.code.as_chunks::<4>();
-        if desc.n_bases == 0 || !rest.is_empty() {
-            return Err(Error::Description(format!("kernel {} has no bases, or half a word", desc.name)));
+fn pipeline(
+    device: &Device,
+    desc: &KernelDesc<'_>,
+    layout: vk::PipelineLayout,
+    cache: vk::PipelineCache,
+) -> Result<vk::Pipeline> {
+    let (words, rest) = desc.code.as_chunks::<4>();
+    let reason = || format!("kernel {} has no bases, or half a word", desc.name);
+    ensure(desc.n_bases > 0 && rest.is_empty(), || Error::Description { reason: reason() })?;
+    let code: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let info = vk::ShaderModuleCreateInfo::default().code(&code);
+    // SAFETY: the module comes from the compiler, which validated it; a wrong one is the driver's to refuse.
+    let module = unsafe { device.raw.create_shader_module(&info, None) }.map_err(vulkan("vkCreateShaderModule"))?;
+    let mut size =
+        vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(desc.subgroup);
+    let stage = vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE);
+    let mut stage = stage.module(module).name(c"main");
+    // Without size control there is one size only, which the requirements have checked.
+    if desc.subgroup != 0 && device.info.features.subgroup_size_control {
+        stage = stage.push_next(&mut size);
+        if device.info.features.full_subgroups {
+            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
         }
-        (self.n_bases, self.n_operands) = (desc.n_bases.into(), desc.n_operands.into());
-        let size = (self.n_bases * 8 + self.n_operands * 4) as u32;
-        check_limit("push constant bytes", size.into(), device.info.limits.push_bytes.into())?;
-        let range = [vk::PushConstantRange { stage_flags: vk::ShaderStageFlags::COMPUTE, offset: 0, size }];
-        let info = vk::PipelineLayoutCreateInfo::default().push_constant_ranges(&range);
-        // SAFETY: a plain creation; `Kernels` destroys the layout.
-        self.layout = unsafe { device.raw.create_pipeline_layout(&info, None) }.named("vkCreatePipelineLayout")?;
-        let code: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let info = vk::ShaderModuleCreateInfo::default().code(&code);
-        // SAFETY: the module comes from the compiler, which validated it; a wrong one is the driver's to refuse.
-        let module = unsafe { device.raw.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
-        let mut size =
-            vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(desc.subgroup);
-        let stage = vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE);
-        let mut stage = stage.module(module).name(c"main");
-        // Without size control there is one size only, which the requirements have checked.
-        if desc.subgroup != 0 && device.info.features.subgroup_size_control {
-            stage = stage.push_next(&mut size);
-            if device.info.features.full_subgroups {
-                stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
-            }
-        }
-        let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(self.layout)];
-        // SAFETY: module, layout and cache are ours; the driver synchronises the cache. The module may go once it is done.
-        let result = unsafe {
-            let result = device.raw.create_compute_pipelines(cache, &info, None);
-            device.raw.destroy_shader_module(module, None);
-            result
-        };
-        self.pipeline = result.map_err(|(_, code)| code).named("vkCreateComputePipelines")?[0];
-        Ok(())
     }
+    let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
+    // SAFETY: module, layout and cache are ours; the driver synchronises the cache. The module may go once it is done.
+    let result = unsafe {
+        let result = device.raw.create_compute_pipelines(cache, &info, None);
+        device.raw.destroy_shader_module(module, None);
+        result
+    };
+    Ok(result.map_err(|(_, code)| vulkan("vkCreateComputePipelines")(code))?[0])
+}
+
+/// Where compiled pipelines are kept between processes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CacheDir {
+    /// Nowhere.
+    None,
+    /// The user's cache folder; nowhere on systems without one.
+    #[default]
+    Default,
+    /// A folder, made when it is not there.
+    Path(PathBuf),
+}
+
+/// Of the format of cache files.
+const VERSION: u32 = 2;
+
+impl CacheDir {
+    fn folder(&self) -> Option<PathBuf> {
+        let var = |name: &str| Some(PathBuf::from(std::env::var_os(name).filter(|value| !value.is_empty())?));
+        let home = |folder: &str| Some(var("HOME")?.join(folder));
+        let base = match self {
+            CacheDir::None => None,
+            CacheDir::Path(path) => return Some(path.clone()),
+            CacheDir::Default if cfg!(windows) => var("LOCALAPPDATA"),
+            CacheDir::Default if cfg!(target_os = "macos") => home("Library/Caches"),
+            CacheDir::Default => var("XDG_CACHE_HOME").or_else(|| home(".cache")),
+        };
+        Some(base?.join("jvc"))
+    }
+}
+
+fn file_name(info: &GpuInfo, program: &str) -> String {
+    let program = program.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
+    let uuid = u128::from_be_bytes(info.pipeline_cache_uuid);
+    format!("{program}-{:04x}-{:04x}-{uuid:032x}.bin", info.vendor_id, info.device_id)
+}
+
+/// What the file holds before the payload: the hash of it, of this format's version, and of what a driver's data depends on.
+fn checksum(info: &GpuInfo, payload: &[u8]) -> [u8; 8] {
+    let driver = (info.vendor_id, info.device_id, info.driver_version, info.pipeline_cache_uuid);
+    content_hash([format!("{VERSION} {driver:?}").as_bytes(), payload]).to_le_bytes()
+}
+
+/// The payload, if the file is whole and this driver's: then the driver wrote it, so it can be trusted with it.
+fn read(info: &GpuInfo, path: &Path) -> Option<Vec<u8>> {
+    let file = std::fs::read(path).ok()?;
+    let (sum, payload) = file.split_first_chunk()?;
+    (*sum == checksum(info, payload)).then(|| payload.to_vec())
+}
+
+/// Written beside and renamed, so that a reader finds the old file or the new one.
+fn write(info: &GpuInfo, path: &Path, payload: &[u8]) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    std::fs::write(&beside, [&checksum(info, payload), payload].concat())?;
+    std::fs::rename(&beside, path).or_else(|_| std::fs::remove_file(&beside))
 }

@@ -10,30 +10,49 @@
 
 #![allow(unsafe_code, reason = "Vulkan is called here and nowhere else; each block says why it is sound")]
 
-mod cache;
-mod element;
 mod error;
 mod gpu;
 mod info;
-mod instance;
 mod kernel;
 mod memory;
-mod program;
 mod queue;
 mod recorder;
-mod require;
 mod session;
 mod weights;
 
-pub use cache::CacheDir;
-pub use element::{Element, bytes_of, bytes_of_mut};
-pub use error::{Error, WeightsFault};
+pub use error::{Error, Result, WeightsFault};
 pub use gpu::{BorrowedDevice, Gpu, Select};
-pub use info::{Features, GpuInfo, GpuKind, Limits};
-pub use kernel::KernelDesc;
+pub use info::{Cooperative, Features, GpuInfo, GpuKind, Requirements};
+pub use kernel::{CacheDir, KernelDesc};
 pub use memory::{Buffer, MemoryKind};
-pub use program::{EntryDesc, IoDesc, Model, ProgramDesc, StateInit};
 pub use recorder::{Base, Groups, Recorder};
-pub use require::{Cooperative, Requirements};
-pub use session::{Arenas, Session, SessionOptions, Ticket, Timestamps};
+pub use session::{
+    Arenas, EntryDesc, IoDesc, Model, ProgramDesc, Session, SessionOptions, StateInit, Ticket, Timestamps,
+};
 pub use weights::{WeightSource, WeightsDesc, content_hash, map_file};
+
+/// A number: slices of it may be seen as bytes, in the machine's order, and written as bytes.
+///
+/// # Safety
+///
+/// The type has no padding, and every bit pattern is a value.
+pub unsafe trait Element: Copy {}
+
+macro_rules! elements {
+    // SAFETY: numbers have no padding, and any bits are a value.
+    ($($ty:ty),*) => { $(unsafe impl Element for $ty {})* };
+}
+
+elements!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
+
+/// The bytes of a slice.
+pub fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
+    // SAFETY: elements have no padding, and bytes have no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// The bytes of a slice, to be written.
+pub fn bytes_of_mut<T: Element>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above; every pattern of bytes is a value of these types.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}

@@ -1,15 +1,14 @@
 //! Buffers with device addresses, one allocation each, and the choice of memory for them.
 
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 
-use crate::error::{Error, Named as _};
-use crate::gpu::Gpu;
-use crate::queue::{Device, lock};
-use crate::require::check_limit;
+use crate::error::{argument, ensure, vulkan};
+use crate::info::check_limit;
+use crate::queue::{CommandPool, Device, lock};
+use crate::{Error, Gpu, Result};
 
 /// Who touches a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,60 +30,45 @@ pub struct Buffer {
     memory: vk::DeviceMemory,
     bytes: u64,
     address: u64,
-    /// The host's view; the lock keeps two host threads apart.
-    mapped: Option<Mutex<HostPointer>>,
-}
-
-/// Where the host sees a buffer: valid as long as the buffer.
-#[derive(Clone, Copy)]
-pub(crate) struct HostPointer(NonNull<u8>);
-
-// SAFETY: a pointer to memory of the device, of use only to unsafe code.
-unsafe impl Send for HostPointer {}
-// SAFETY: as above.
-unsafe impl Sync for HostPointer {}
-
-impl HostPointer {
-    /// # Safety
-    ///
-    /// The bytes fit at the offset, and nobody else touches that part.
-    pub(crate) unsafe fn put(self, offset: u64, bytes: &[u8]) {
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.as_ptr().add(offset as usize), bytes.len()) };
-    }
+    /// The host's view, in truth as long-lived as the buffer; the lock keeps two host threads apart.
+    mapped: Option<Mutex<&'static mut [u8]>>,
 }
 
 impl Gpu {
     /// Allocates a buffer of at least `bytes`, with undefined contents. An error when it is larger than the device's limit, or memory
     /// has run out.
-    pub fn buffer(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer, Error> {
+    pub fn buffer(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         Buffer::new(&self.0, bytes, kind, "a buffer")
     }
 }
 
 impl Buffer {
-    pub(crate) fn new(device: &Arc<Device>, bytes: u64, kind: MemoryKind, what: &'static str) -> Result<Buffer, Error> {
+    pub(crate) fn new(device: &Arc<Device>, bytes: u64, kind: MemoryKind, what: &'static str) -> Result<Buffer> {
         use vk::BufferUsageFlags as Usage;
         let bytes = bytes.max(1).next_multiple_of(256);
-        check_limit("bytes of one allocation", bytes, device.info.limits.max_allocation_bytes)?;
+        check_limit("bytes of one allocation", bytes, device.info.max_allocation_bytes)?;
         let copies = Usage::TRANSFER_SRC | Usage::TRANSFER_DST;
         let usage = Usage::STORAGE_BUFFER | Usage::INDIRECT_BUFFER | Usage::SHADER_DEVICE_ADDRESS | copies;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         // SAFETY: a plain creation; `Drop` destroys the handle.
-        let handle = unsafe { device.raw.create_buffer(&info, None) }.named("vkCreateBuffer")?;
+        let handle = unsafe { device.raw.create_buffer(&info, None) }.map_err(vulkan("vkCreateBuffer"))?;
         let (device, memory) = (Arc::clone(device), vk::DeviceMemory::null());
         let mut buffer = Buffer { device, handle, memory, bytes, address: 0, mapped: None };
         buffer.memory = buffer.allocate(kind, what)?;
         let raw = &buffer.device.raw;
         // SAFETY: the memory is new and made for this buffer, which has the usage flag of addresses.
         unsafe {
-            raw.bind_buffer_memory(handle, buffer.memory, 0).named("vkBindBufferMemory")?;
+            raw.bind_buffer_memory(handle, buffer.memory, 0).map_err(vulkan("vkBindBufferMemory"))?;
             buffer.address = raw.get_buffer_device_address(&vk::BufferDeviceAddressInfo::default().buffer(handle));
         }
         if kind != MemoryKind::Device {
-            // SAFETY: the memory is host-visible and not mapped yet.
-            let pointer = unsafe { raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
-            buffer.mapped = NonNull::new(pointer.named("vkMapMemory")?.cast()).map(|at| Mutex::new(HostPointer(at)));
+            // SAFETY: the memory is host-visible, not mapped yet, and as large as the buffer at least. Nobody keeps the slice beyond a
+            // borrow of the buffer, whose drop ends the mapping. Kernels access it only in runs; what a run writes is read after it.
+            let bytes = unsafe {
+                let start = raw.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty());
+                std::slice::from_raw_parts_mut(start.map_err(vulkan("vkMapMemory"))?.cast(), bytes as usize)
+            };
+            buffer.mapped = Some(Mutex::new(bytes));
         }
         Ok(buffer)
     }
@@ -105,38 +89,33 @@ impl Buffer {
     }
 
     /// Copies bytes in. The caller has seen to it that no run uses them. An error when they do not fit, or the device is lost.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.check_range(offset, bytes.len())?;
-        if let Some(mapped) = &self.mapped {
-            // SAFETY: the range was checked, and the lock is held.
-            unsafe { lock(mapped).put(offset, bytes) };
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let range = self.range(offset, bytes.len())?;
+        if self.mapped.is_some() {
+            self.host()[range].copy_from_slice(bytes);
         } else if !bytes.is_empty() {
             let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Upload, "a staging buffer")?;
             staging.write(0, bytes)?;
-            self.copy_from(&staging, 0, offset, bytes.len() as u64)?;
+            self.start_copy(&staging, 0, offset, bytes.len() as u64)?.finish()?;
         }
         Ok(())
     }
 
     /// Copies bytes out. The caller has waited for the runs that write them. Errors as of [`Buffer::write`].
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        self.check_range(offset, bytes.len())?;
-        if let Some(mapped) = &self.mapped {
-            // SAFETY: as in `write`.
-            unsafe {
-                let from = lock(mapped);
-                std::ptr::copy_nonoverlapping(from.0.as_ptr().add(offset as usize), bytes.as_mut_ptr(), bytes.len());
-            }
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let range = self.range(offset, bytes.len())?;
+        if self.mapped.is_some() {
+            bytes.copy_from_slice(&self.host()[range]);
         } else if !bytes.is_empty() {
             let staging = Buffer::new(&self.device, bytes.len() as u64, MemoryKind::Readback, "a staging buffer")?;
-            staging.copy_from(self, offset, 0, bytes.len() as u64)?;
+            staging.start_copy(self, offset, 0, bytes.len() as u64)?.finish()?;
             staging.read(0, bytes)?;
         }
         Ok(())
     }
 
     /// Fills the whole buffer with a word, ordered against all runs. An error when the device is lost.
-    pub fn fill(&self, word: u32) -> Result<(), Error> {
+    pub fn fill(&self, word: u32) -> Result<()> {
         let fill = |raw: &ash::Device, commands| {
             // SAFETY: the command buffer is recording and the buffer outlives it: it is waited for.
             unsafe { raw.cmd_fill_buffer(commands, self.handle, 0, vk::WHOLE_SIZE, word) };
@@ -144,30 +123,29 @@ impl Buffer {
         self.device.start("a buffer fill", fill)?.finish()
     }
 
-    pub(crate) fn copy_from(&self, from: &Buffer, from_offset: u64, offset: u64, bytes: u64) -> Result<(), Error> {
-        let region = [vk::BufferCopy { src_offset: from_offset, dst_offset: offset, size: bytes }];
-        let copy = |raw: &ash::Device, commands| {
-            // SAFETY: both ranges were checked by the callers; the copy is waited for.
+    /// Starts a copy between ranges that the caller has checked. Both buffers outlive it: it is waited for, by its drop at the latest.
+    pub(crate) fn start_copy(&self, from: &Buffer, src: u64, dst: u64, bytes: u64) -> Result<CommandPool> {
+        let region = [vk::BufferCopy { src_offset: src, dst_offset: dst, size: bytes }];
+        self.device.start("a buffer copy", |raw, commands| {
+            // SAFETY: the command buffer is recording; for the rest, the caller's promise.
             unsafe { raw.cmd_copy_buffer(commands, from.handle, self.handle, &region) };
-        };
-        self.device.start("a buffer copy", copy)?.finish()
+        })
     }
 
-    /// The mapped bytes, for parallel upload.
-    pub(crate) fn host_pointer(&self) -> HostPointer {
-        *lock(self.mapped.as_ref().expect("uploads go to kinds of memory that are mapped"))
+    /// The host's view of a buffer that is not of [`MemoryKind::Device`].
+    pub(crate) fn host(&self) -> MutexGuard<'_, &'static mut [u8]> {
+        lock(self.mapped.as_ref().expect("the host looks at mapped memory only"))
     }
 
-    fn check_range(&self, offset: u64, len: usize) -> Result<(), Error> {
-        if offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes) {
-            return Ok(());
-        }
-        let (need, got) = (format!("at most {} bytes", self.bytes), format!("{len} bytes at {offset}"));
-        Err(Error::Argument { what: "buffer range".to_owned(), need, got })
+    fn range(&self, offset: u64, len: usize) -> Result<Range<usize>> {
+        let (at_most, got) = (self.bytes, || format!("{len} bytes at {offset}"));
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= at_most);
+        ensure(fits, || argument("buffer range", format!("at most {at_most} bytes"), got()))?;
+        Ok(offset as usize..offset as usize + len)
     }
 
     /// Allocates memory from the best type that has room.
-    fn allocate(&self, kind: MemoryKind, what: &'static str) -> Result<vk::DeviceMemory, Error> {
+    fn allocate(&self, kind: MemoryKind, what: &'static str) -> Result<vk::DeviceMemory> {
         let raw = &self.device.raw;
         // SAFETY: the buffer belongs to the device.
         let need = unsafe { raw.get_buffer_memory_requirements(self.handle) };
@@ -177,7 +155,7 @@ impl Buffer {
             // SAFETY: the type is one that the buffer allows.
             match unsafe { raw.allocate_memory(&info.push_next(&mut flags), None) } {
                 Err(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY) => {}
-                result => return result.named("vkAllocateMemory"),
+                result => return result.map_err(vulkan("vkAllocateMemory")),
             }
         }
         Err(Error::OutOfMemory { what, bytes: need.size })

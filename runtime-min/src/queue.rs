@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ash::vk;
-use ash::vk::{AccessFlags, PipelineStageFlags};
+use ash::vk::{self, AccessFlags, PipelineStageFlags};
 
-use crate::error::{Error, Named as _};
-use crate::info::GpuInfo;
-use crate::instance::Instance;
+use crate::error::vulkan;
+use crate::gpu::Instance;
+use crate::{Error, GpuInfo, Result};
 
 pub(crate) struct Device {
     pub(crate) raw: ash::Device,
@@ -15,18 +14,13 @@ pub(crate) struct Device {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     pub(crate) timeline: vk::Semaphore,
     family: u32,
-    queue: Mutex<Queue>,
+    /// With the timeline value that the latest submission signals.
+    queue: Mutex<(vk::Queue, u64)>,
+    app_lock: Option<Arc<Mutex<()>>>,
     /// The error of the loss: sticky.
     lost: Mutex<Option<Error>>,
     owned: bool,
     _instance: Arc<Instance>,
-}
-
-struct Queue {
-    handle: vk::Queue,
-    app_lock: Option<Arc<Mutex<()>>>,
-    /// Timeline value that the latest submission signals.
-    value: u64,
 }
 
 impl Device {
@@ -34,24 +28,24 @@ impl Device {
         instance: Arc<Instance>,
         (physical, info): (vk::PhysicalDevice, GpuInfo),
         raw: ash::Device,
-        (family, handle): (u32, vk::Queue),
+        (family, queue): (u32, vk::Queue),
         app_lock: Option<Arc<Mutex<()>>>,
         owned: bool,
-    ) -> Result<Arc<Device>, Error> {
+    ) -> Result<Arc<Device>> {
         // SAFETY: `physical` belongs to the instance.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical) };
-        let (queue, lost) = (Mutex::new(Queue { handle, app_lock, value: 0 }), Mutex::new(None));
-        let timeline = vk::Semaphore::null();
-        let mut device = Device { raw, info, memory, timeline, family, queue, lost, owned, _instance: instance };
+        let (queue, lost, timeline) = (Mutex::new((queue, 0)), Mutex::new(None), vk::Semaphore::null());
+        let mut device =
+            Device { raw, info, memory, timeline, family, queue, app_lock, lost, owned, _instance: instance };
         let mut ty = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
         // SAFETY: the device has timeline semaphores: `Requirements::NONE` was checked.
-        device.timeline = unsafe { device.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
+        device.timeline = unsafe { device.raw.create_semaphore(&info, None) }.map_err(vulkan("vkCreateSemaphore"))?;
         Ok(Arc::new(device))
     }
 
     /// The sticky error, if the device was lost.
-    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+    pub(crate) fn check_alive(&self) -> Result<()> {
         lock(&self.lost).clone().map_or(Ok(()), Err)
     }
 
@@ -61,30 +55,28 @@ impl Device {
             vk::Result::ERROR_DEVICE_LOST => {
                 lock(&self.lost).get_or_insert_with(|| Error::DeviceLost { step: step() }).clone()
             }
-            other => Error::Vulkan { call, code: other.as_raw() },
+            other => vulkan(call)(other),
         }
     }
 
     /// Submits command buffers; gives the timeline value that they signal. `step` names what is lost with the device.
-    pub(crate) fn submit(&self, commands: &[vk::CommandBuffer], step: impl FnOnce() -> String) -> Result<u64, Error> {
+    pub(crate) fn submit(&self, commands: &[vk::CommandBuffer], step: impl FnOnce() -> String) -> Result<u64> {
         self.check_alive()?;
         let mut queue = lock(&self.queue);
-        let (values, semaphores) = ([queue.value + 1], [self.timeline]);
+        let (values, semaphores) = ([queue.1 + 1], [self.timeline]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
         let info = vk::SubmitInfo::default().command_buffers(commands).signal_semaphores(&semaphores);
         let info = [info.push_next(&mut timeline)];
-        let result = {
-            let _app = queue.app_lock.as_ref().map(|app| lock(app));
-            // SAFETY: the command buffers are recorded and not pending; the queue is locked.
-            unsafe { self.raw.queue_submit(queue.handle, &info, vk::Fence::null()) }
-        };
+        let _app = self.app_lock.as_deref().map(lock);
+        // SAFETY: the command buffers are recorded and not pending; the queue is locked.
+        let result = unsafe { self.raw.queue_submit(queue.0, &info, vk::Fence::null()) };
         result.map_err(|code| self.fail(code, "vkQueueSubmit", step))?;
-        queue.value = values[0];
-        Ok(queue.value)
+        queue.1 = values[0];
+        Ok(queue.1)
     }
 
     /// Blocks until the timeline has reached the value.
-    pub(crate) fn wait(&self, value: u64, step: impl FnOnce() -> String) -> Result<(), Error> {
+    pub(crate) fn wait(&self, value: u64, step: impl FnOnce() -> String) -> Result<()> {
         self.check_alive()?;
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
@@ -103,10 +95,9 @@ impl Device {
     /// returns at once.
     pub(crate) fn drain(&self, value: u64) {
         if self.wait(value, || "commands that nobody waits for".to_owned()).is_err() {
-            let queue = lock(&self.queue);
-            let _app = queue.app_lock.as_ref().map(|app| lock(app));
+            let (queue, _app) = (lock(&self.queue), self.app_lock.as_deref().map(lock));
             // SAFETY: no call is in progress on the queue while it is locked.
-            let _ = unsafe { self.raw.queue_wait_idle(queue.handle) };
+            let _ = unsafe { self.raw.queue_wait_idle(queue.0) };
         }
     }
 
@@ -115,7 +106,7 @@ impl Device {
         self: &Arc<Device>,
         step: &'static str,
         record: impl FnOnce(&ash::Device, vk::CommandBuffer),
-    ) -> Result<CommandPool, Error> {
+    ) -> Result<CommandPool> {
         let mut pool = CommandPool::new(self)?;
         let commands = pool.begin()?;
         barrier(&self.raw, commands, anything(), anything());
@@ -150,34 +141,34 @@ pub(crate) struct CommandPool {
 }
 
 impl CommandPool {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<CommandPool, Error> {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<CommandPool> {
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(device.family);
         // SAFETY: the family belongs to the device.
-        let raw = unsafe { device.raw.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
+        let raw = unsafe { device.raw.create_command_pool(&info, None) }.map_err(vulkan("vkCreateCommandPool"))?;
         Ok(CommandPool { raw, pending: None, device: Arc::clone(device) })
     }
 
     /// A new command buffer, already recording.
-    pub(crate) fn begin(&self) -> Result<vk::CommandBuffer, Error> {
+    pub(crate) fn begin(&self) -> Result<vk::CommandBuffer> {
         let (raw, begin) = (&self.device.raw, vk::CommandBufferBeginInfo::default());
         let info = vk::CommandBufferAllocateInfo::default().command_pool(self.raw).command_buffer_count(1);
         // SAFETY: the pool is ours and only this thread uses it; the command buffer is new.
         unsafe {
-            let commands = raw.allocate_command_buffers(&info).named("vkAllocateCommandBuffers")?[0];
-            raw.begin_command_buffer(commands, &begin).named("vkBeginCommandBuffer")?;
+            let commands = raw.allocate_command_buffers(&info).map_err(vulkan("vkAllocateCommandBuffers"))?[0];
+            raw.begin_command_buffer(commands, &begin).map_err(vulkan("vkBeginCommandBuffer"))?;
             Ok(commands)
         }
     }
 
     /// Waits for what [`Device::start`] submitted.
-    pub(crate) fn finish(self) -> Result<(), Error> {
+    pub(crate) fn finish(self) -> Result<()> {
         self.pending.map_or(Ok(()), |(value, step)| self.device.wait(value, || step.to_owned()))
     }
 
     /// Ends a command buffer that is recording.
-    pub(crate) fn end(&self, commands: vk::CommandBuffer) -> Result<(), Error> {
+    pub(crate) fn end(&self, commands: vk::CommandBuffer) -> Result<()> {
         // SAFETY: the command buffer is of this pool and recording.
-        unsafe { self.device.raw.end_command_buffer(commands) }.named("vkEndCommandBuffer")
+        unsafe { self.device.raw.end_command_buffer(commands) }.map_err(vulkan("vkEndCommandBuffer"))
     }
 }
 
@@ -213,4 +204,20 @@ pub(crate) fn barrier(device: &ash::Device, commands: vk::CommandBuffer, from: S
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does the jobs on as many threads as the machine has, `max_threads` at most. A thread ends at its first error, which is returned.
+pub(crate) fn in_parallel<J: Send>(
+    jobs: impl ExactSizeIterator<Item = J> + Send,
+    max_threads: usize,
+    work: impl Fn(J) -> Result<()> + Sync,
+) -> Result<()> {
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(max_threads).min(jobs.len());
+    let jobs = Mutex::new(jobs);
+    let next = || lock(&jobs).next();
+    let work = || std::iter::from_fn(next).try_for_each(&work);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
+        others.into_iter().map(|other| other.join().expect("workers return errors")).fold(work(), Result::and)
+    })
 }

@@ -1,15 +1,14 @@
 //! Steps into command buffers: what a program's record function talks to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ash::vk;
-use ash::vk::{AccessFlags, Handle as _, PipelineStageFlags};
+use ash::vk::{self, AccessFlags, Handle as _, PipelineStageFlags};
 
-use crate::error::{Error, Named as _};
-use crate::memory::Buffer;
-use crate::program::Loaded;
+use crate::error::{ensure, vulkan};
+use crate::info::check_limit;
 use crate::queue::{CommandPool, Scope, anything, barrier, kernels};
-use crate::session::Timestamps;
+use crate::{Buffer, Error, Model, Result, Timestamps};
 
 /// Address that a push-constant base holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +37,11 @@ pub enum Groups {
 /// Steps of a command buffer: drivers have crashed on many more.
 const MAX_STEPS: usize = 3_000;
 
-/// Memory of a slot.
-pub(crate) struct SlotMemory {
+/// Timestamps of a recording whose steps are timed, at most.
+const MAX_TIMES: u32 = 1 << 16;
+
+/// A run's memory and recorded command buffers, which are submitted together. Its drop waits for a run in flight.
+pub(crate) struct Slot {
     pub(crate) arena: Arc<Vec<Buffer>>,
     pub(crate) io_table: Buffer,
     pub(crate) io: Vec<Buffer>,
@@ -47,10 +49,23 @@ pub(crate) struct SlotMemory {
     pub(crate) n_symbols: usize,
     /// Word that holds the number of steps done so far.
     pub(crate) trace: Option<Buffer>,
+    pub(crate) commands: Vec<vk::CommandBuffer>,
+    /// Name of each step.
+    pub(crate) labels: Vec<String>,
+    /// Words of the symbol table that are group counts, by triples.
+    pub(crate) group_words: BTreeSet<u16>,
+    /// Timestamps; null without.
+    pub(crate) queries: vk::QueryPool,
+    pub(crate) n_times: u32,
+    pub(crate) pool: CommandPool,
+    /// Timeline value of the run in flight.
+    pub(crate) pending: Option<u64>,
+    /// Nobody waits for it any more.
+    pub(crate) cancelled: bool,
 }
 
-impl SlotMemory {
-    pub(crate) fn buffer<'a>(&'a self, base: Base, model: &'a Loaded, state: Option<&'a Buffer>) -> Option<&'a Buffer> {
+impl Slot {
+    pub(crate) fn buffer<'a>(&'a self, base: Base, model: &'a Model, state: Option<&'a Buffer>) -> Option<&'a Buffer> {
         match base {
             Base::Arena(chunk) => self.arena.get(chunk as usize),
             Base::Weights(chunk) => model.weights.get(chunk as usize),
@@ -59,49 +74,37 @@ impl SlotMemory {
             Base::Symbols => Some(&self.symbols),
         }
     }
-}
 
-/// Recorded command buffers, submitted together. Owners drop it when they are not pending.
-pub(crate) struct Recording {
-    pub(crate) commands: Vec<vk::CommandBuffer>,
-    /// Name of each step.
-    pub(crate) labels: Vec<String>,
-    /// Words of the symbol table that are group counts, by triples.
-    pub(crate) group_words: Vec<u16>,
-    /// Timestamps; null without.
-    queries: vk::QueryPool,
-    n_queries: u32,
-    pool: CommandPool,
-}
-
-impl Recording {
-    /// Nanoseconds of each step of the latest run, which has finished.
-    pub(crate) fn step_ns(&self) -> Result<Vec<f64>, Error> {
-        if self.queries.is_null() {
-            return Err(Error::Missing { what: "timestamps in this session" });
-        }
-        let (device, mut ticks) = (&self.pool.device, vec![0u64; self.n_queries as usize]);
-        // SAFETY: the run has finished, so all queries are available.
+    /// Nanoseconds between the timestamps of the latest run, which has finished.
+    pub(crate) fn step_ns(&self) -> Result<Vec<f64>> {
+        ensure(self.n_times > 0, || Error::Missing { what: "timestamps in this session" })?;
+        let (device, mut ticks) = (&self.pool.device, vec![0u64; self.n_times as usize]);
+        // SAFETY: the run has finished, so these queries are available.
         unsafe { device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) }
-            .named("vkGetQueryPoolResults")?;
-        let period = f64::from(device.info.limits.timestamp_period_ns);
+            .map_err(vulkan("vkGetQueryPoolResults"))?;
+        let period = f64::from(device.info.timestamp_period_ns);
         Ok(ticks.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 * period).collect())
+    }
+
+    /// The command buffer that is recording.
+    fn commands(&self) -> vk::CommandBuffer {
+        *self.commands.last().expect("recording starts with a command buffer")
     }
 }
 
-impl Drop for Recording {
+impl Drop for Slot {
     fn drop(&mut self) {
-        // SAFETY: the command buffers that use the queries are not pending; null is allowed.
+        self.pending.iter().for_each(|value| self.pool.device.drain(*value));
+        // SAFETY: no command buffer that uses the queries is pending; null is allowed.
         unsafe { self.pool.device.raw.destroy_query_pool(self.queries, None) };
     }
 }
 
 /// Records the steps of an entry point, in order.
 pub struct Recorder<'a> {
-    model: &'a Loaded,
-    memory: &'a SlotMemory,
+    model: &'a Model,
     state: Option<&'a Buffer>,
-    recording: Recording,
+    slot: &'a mut Slot,
     bound: vk::Pipeline,
     label: String,
     timestamps: Timestamps,
@@ -110,69 +113,83 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Records the steps. Those of an `ordered` entry point come after all runs before. The `clock` says when the time is taken, and
-    /// how often that is.
+    /// Records the steps into a new slot. Those of an `ordered` entry point come after all runs before.
     pub(crate) fn record(
-        model: &'a Loaded,
-        memory: &'a SlotMemory,
+        model: &'a Model,
         state: Option<&'a Buffer>,
+        slot: &'a mut Slot,
         ordered: bool,
-        clock: (Timestamps, u32),
+        timestamps: Timestamps,
         steps: &dyn Fn(&mut Recorder<'_>),
-    ) -> Result<Recording, Error> {
-        let (commands, labels, group_words) = (Vec::new(), Vec::new(), Vec::new());
-        let (queries, n_queries, pool) = (vk::QueryPool::null(), clock.1, CommandPool::new(&model.device)?);
-        let recording = Recording { commands, labels, group_words, queries, n_queries, pool };
+    ) -> Result<()> {
+        slot.commands.push(slot.pool.begin()?);
         let (bound, label) = (vk::Pipeline::null(), String::new());
-        let mut recorder = Recorder { model, memory, state, recording, bound, label, timestamps: clock.0, error: None };
-        recorder.recording.commands.push(recorder.recording.pool.begin()?);
+        let mut recorder = Recorder { model, state, slot, bound, label, timestamps, error: None };
         if ordered {
             // What the host wrote is visible by submission, and copies and fills have barriers of their own.
             recorder.barrier();
         }
-        recorder.start_clock()?;
+        if timestamps != Timestamps::None {
+            recorder.start_clock()?;
+        }
         steps(&mut recorder);
-        if clock.0 == Timestamps::Ends {
-            recorder.take_time(1);
+        if timestamps == Timestamps::Ends {
+            recorder.take_time();
         }
         // Outputs, and symbols that kernels wrote, become visible to the host.
-        recorder.record_barrier((PipelineStageFlags::HOST, AccessFlags::HOST_READ));
-        recorder.attempt(|recorder| recorder.recording.pool.end(recorder.commands()));
-        recorder.error.map_or(Ok(recorder.recording), Err)
+        recorder.order((PipelineStageFlags::HOST, AccessFlags::HOST_READ));
+        recorder.error.map_or(Ok(()), Err)?;
+        slot.pool.end(slot.commands())
     }
 
     /// Names the next step.
     pub fn step_label(&mut self, label: &str) {
-        self.label.clear();
-        self.label.push_str(label);
+        label.clone_into(&mut self.label);
     }
 
     /// Runs a kernel: as many bases and offsets as it has. An offset counts units of 16 bytes from its base, or is a slot of the
     /// I/O table. Mistakes are reported by the session's creation.
     pub fn dispatch(&mut self, kernel: u32, bases: &[Base], offsets: &[u32], groups: Groups) {
         self.step(|recorder| {
-            let unknown = || recorder.mistake(&format!("no kernel {kernel}"));
-            let kernel = *recorder.model.kernels.get(kernel).ok_or_else(unknown)?;
-            let (n, got) = ((kernel.n_bases, kernel.n_operands), (bases.len(), offsets.len()));
-            if n != got {
-                return Err(recorder.mistake(&format!("{got:?} bases and offsets for a kernel with {n:?}")));
+            let Some((pipeline, push)) = recorder.resolve(kernel, bases, offsets, groups) else {
+                let (step, label) = (recorder.slot.labels.len(), &recorder.label);
+                let call = format!("kernel {kernel} on {bases:?} at {offsets:?} by {groups:?}");
+                return Err(Error::Description { reason: format!("step {step} ({label}) cannot be {call}") });
+            };
+            let (device, layout, slot) = (&recorder.model.device, recorder.model.kernels.layout, &mut *recorder.slot);
+            let commands = slot.commands();
+            // SAFETY: the command buffer is recording; sessions keep the model's pipelines alive; the layout has room for any kernel's
+            // constants; words of the table lie inside it, and group counts are checked: here, or by runs.
+            unsafe {
+                if recorder.bound != pipeline {
+                    device.raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline);
+                    recorder.bound = pipeline;
+                }
+                device.raw.cmd_push_constants(commands, layout, vk::ShaderStageFlags::COMPUTE, 0, &push);
+                match groups {
+                    Groups::Fixed([x, y, z]) => {
+                        device.info.check_groups([x, y, z])?;
+                        device.raw.cmd_dispatch(commands, x, y, z);
+                    }
+                    Groups::Table(word) => {
+                        device.raw.cmd_dispatch_indirect(commands, slot.symbols.handle, u64::from(word) * 4);
+                        slot.group_words.insert(word);
+                    }
+                }
             }
-            let mut push = Vec::with_capacity(n.0 * 8 + n.1 * 4);
-            for base in bases {
-                let missing = || recorder.mistake(&format!("{base:?} does not exist"));
-                push.extend(recorder.buffer(*base).ok_or_else(missing)?.address().to_le_bytes());
-            }
-            push.extend(offsets.iter().flat_map(|offset| offset.to_le_bytes()));
-            let (raw, commands) = (&recorder.model.device.raw, recorder.commands());
-            if recorder.bound != kernel.pipeline {
-                // SAFETY: the command buffer is recording; sessions keep the model's pipelines alive.
-                unsafe { raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, kernel.pipeline) };
-                recorder.bound = kernel.pipeline;
-            }
-            // SAFETY: as above; the layout's range has this size.
-            unsafe { raw.cmd_push_constants(commands, kernel.layout, vk::ShaderStageFlags::COMPUTE, 0, &push) };
-            recorder.launch(groups)
+            Ok(())
         });
+    }
+
+    /// Pipeline and push constants of a dispatch, if all that it names exists.
+    fn resolve(&self, kernel: u32, bases: &[Base], offsets: &[u32], groups: Groups) -> Option<(vk::Pipeline, Vec<u8>)> {
+        let (pipeline, n_bases, n_operands) = *self.model.kernels.list.get(kernel as usize)?;
+        let takes = (bases.len(), offsets.len()) == (n_bases.into(), n_operands.into());
+        let inside = !matches!(groups, Groups::Table(word) if usize::from(word) + 3 > self.slot.n_symbols);
+        let addresses = bases.iter().map(|base| Some(self.buffer(*base)?.address().to_le_bytes()));
+        let addresses = addresses.collect::<Option<Vec<_>>>().filter(|_| takes && inside)?;
+        let words = offsets.iter().flat_map(|offset| offset.to_le_bytes());
+        Some((pipeline, addresses.into_iter().flatten().chain(words).collect()))
     }
 
     /// Runs the caller's own commands as a step, such as a dispatch of a kernel that is none of the program's: `record` gets the
@@ -180,119 +197,80 @@ impl<'a> Recorder<'a> {
     pub fn custom(&mut self, record: impl FnOnce(u64)) {
         self.step(|recorder| {
             recorder.bound = vk::Pipeline::null();
-            record(recorder.commands().as_raw());
+            record(recorder.slot.commands().as_raw());
             Ok(())
         });
     }
 
     /// The memory behind a base, if there is any.
-    pub fn buffer(&self, base: Base) -> Option<&'a Buffer> {
-        self.memory.buffer(base, self.model, self.state)
+    pub fn buffer(&self, base: Base) -> Option<&Buffer> {
+        self.slot.buffer(base, self.model, self.state)
     }
 
     /// Orders the kernels before it and after it, and makes what those wrote visible to these.
     pub fn barrier(&mut self) {
-        self.record_barrier(kernels());
+        self.order(kernels());
     }
 
     /// As [`Recorder::barrier`], and group counts that kernels wrote into the symbol table reach the dispatches after it: only where
     /// kernels do so, since devices read group counts ahead, and have to drain for this.
     pub fn barrier_for_groups(&mut self) {
         let (stages, accesses) = kernels();
-        let stages = stages | PipelineStageFlags::DRAW_INDIRECT;
-        self.record_barrier((stages, accesses | AccessFlags::INDIRECT_COMMAND_READ));
+        self.order((stages | PipelineStageFlags::DRAW_INDIRECT, accesses | AccessFlags::INDIRECT_COMMAND_READ));
     }
 
-    fn attempt(&mut self, action: impl FnOnce(&mut Self) -> Result<(), Error>) {
+    fn order(&mut self, to: Scope) {
         if self.error.is_none() {
-            self.error = action(self).err();
+            barrier(&self.model.device.raw, self.slot.commands(), kernels(), to);
         }
     }
 
-    fn record_barrier(&mut self, to: Scope) {
-        self.attempt(|recorder| {
-            barrier(&recorder.model.device.raw, recorder.commands(), kernels(), to);
-            Ok(())
-        });
-    }
-
-    fn step(&mut self, record: impl FnOnce(&mut Self) -> Result<(), Error>) {
-        self.attempt(|recorder| {
-            let n_done = recorder.recording.labels.len();
-            if n_done > 0 && n_done % MAX_STEPS == 0 {
-                recorder.recording.pool.end(recorder.commands())?;
-                recorder.recording.commands.push(recorder.recording.pool.begin()?);
-                recorder.bound = vk::Pipeline::null();
-            }
-            record(recorder)?;
-            recorder.recording.labels.push(std::mem::take(&mut recorder.label));
-            recorder.mark_done(n_done as u32 + 1);
-            Ok(())
-        });
-    }
-
-    fn commands(&self) -> vk::CommandBuffer {
-        *self.recording.commands.last().expect("recording starts with a command buffer")
-    }
-
-    fn launch(&mut self, groups: Groups) -> Result<(), Error> {
-        let (device, commands) = (&self.model.device, self.commands());
-        match groups {
-            Groups::Fixed(counts) => {
-                device.info.check_groups(counts)?;
-                // SAFETY: pipeline and push constants are bound, the counts are within the limits.
-                unsafe { device.raw.cmd_dispatch(commands, counts[0], counts[1], counts[2]) };
-            }
-            Groups::Table(word) if usize::from(word) + 3 <= self.memory.n_symbols => {
-                let (symbols, offset) = (self.memory.symbols.handle, u64::from(word) * 4);
-                // SAFETY: as above; the three words lie inside the buffer, and runs check them.
-                unsafe { device.raw.cmd_dispatch_indirect(commands, symbols, offset) };
-                if !self.recording.group_words.contains(&word) {
-                    self.recording.group_words.push(word);
-                }
-            }
-            Groups::Table(word) => {
-                return Err(self.mistake(&format!("group counts at word {word} lie outside the symbol table")));
-            }
+    fn step(&mut self, record: impl FnOnce(&mut Self) -> Result<()>) {
+        if self.error.is_none() {
+            self.error = self.try_step(record).err();
         }
-        Ok(())
     }
 
-    fn start_clock(&mut self) -> Result<(), Error> {
-        if self.timestamps == Timestamps::None {
-            return Ok(());
+    fn try_step(&mut self, record: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let n_done = self.slot.labels.len();
+        if n_done > 0 && n_done.is_multiple_of(MAX_STEPS) {
+            self.slot.pool.end(self.slot.commands())?;
+            self.slot.commands.push(self.slot.pool.begin()?);
+            self.bound = vk::Pipeline::null();
         }
-        let n_queries = self.recording.n_queries;
-        let (raw, commands) = (&self.model.device.raw, self.commands());
-        let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(n_queries);
-        // SAFETY: a plain creation; the recording destroys the pool.
-        self.recording.queries = unsafe { raw.create_query_pool(&info, None) }.named("vkCreateQueryPool")?;
-        // SAFETY: the command buffer is recording, the pool is new.
-        unsafe { raw.cmd_reset_query_pool(commands, self.recording.queries, 0, n_queries) };
-        self.take_time(0);
-        Ok(())
-    }
-
-    fn mark_done(&self, n_done: u32) {
-        let (raw, commands) = (&self.model.device.raw, self.commands());
-        if self.timestamps == Timestamps::Steps {
-            self.take_time(n_done);
-        }
-        if let Some(word) = &self.memory.trace {
+        record(self)?;
+        self.slot.labels.push(std::mem::take(&mut self.label));
+        if let Some(word) = &self.slot.trace {
+            let (raw, commands) = (&self.model.device.raw, self.slot.commands());
             barrier(raw, commands, anything(), anything());
             // SAFETY: the buffer lives as long as the slot.
-            unsafe { raw.cmd_fill_buffer(commands, word.handle, 0, 4, n_done) };
+            unsafe { raw.cmd_fill_buffer(commands, word.handle, 0, 4, n_done as u32 + 1) };
             barrier(raw, commands, anything(), anything());
         }
+        if self.timestamps == Timestamps::Steps {
+            check_limit("timestamps of a recording", u64::from(self.slot.n_times) + 1, MAX_TIMES.into())?;
+            self.take_time();
+        }
+        Ok(())
     }
 
-    fn take_time(&self, query: u32) {
-        let (raw, queries) = (&self.model.device.raw, self.recording.queries);
-        // SAFETY: the command buffer is recording, and the pool has this query: one more than there are steps, or the two ends.
-        unsafe { raw.cmd_write_timestamp(self.commands(), PipelineStageFlags::BOTTOM_OF_PIPE, queries, query) };
+    fn start_clock(&mut self) -> Result<()> {
+        let (raw, n_queries) = (&self.model.device.raw, MAX_TIMES);
+        let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(n_queries);
+        // SAFETY: a plain creation, of which the slot takes care; the command buffer is recording.
+        unsafe {
+            self.slot.queries = raw.create_query_pool(&info, None).map_err(vulkan("vkCreateQueryPool"))?;
+            raw.cmd_reset_query_pool(self.slot.commands(), self.slot.queries, 0, n_queries);
+        }
+        self.take_time();
+        Ok(())
     }
 
-    fn mistake(&self, what: &str) -> Error {
-        Error::Description(format!("step {} ({}): {what}", self.recording.labels.len(), self.label))
+    fn take_time(&mut self) {
+        let (commands, queries, query) = (self.slot.commands(), self.slot.queries, self.slot.n_times);
+        let stage = PipelineStageFlags::BOTTOM_OF_PIPE;
+        // SAFETY: the command buffer is recording, and the pool has this query.
+        unsafe { self.model.device.raw.cmd_write_timestamp(commands, stage, queries, query) };
+        self.slot.n_times += 1;
     }
 }

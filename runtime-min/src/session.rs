@@ -1,18 +1,86 @@
-//! Sessions: slots with memory and recorded commands, the persistent state they share, and runs.
+//! A program as plain tables; the model made of it, kernels and weights on a device; and its sessions: slots with memory and recorded
+//! commands, the persistent state that they share, and runs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::element::{bytes_of, bytes_of_mut};
-use crate::error::Error;
-use crate::memory::{Buffer, MemoryKind};
-use crate::program::{EntryDesc, IoDesc, Loaded, Model, StateInit};
-use crate::recorder::{Base, Recorder, Recording, SlotMemory};
+use ash::vk;
+
+use crate::error::{argument, ensure};
+use crate::kernel::Kernels;
+use crate::queue::{CommandPool, Device};
+use crate::recorder::Slot;
+use crate::weights::{self, WeightSource, WeightsDesc};
+use crate::{
+    Base, Buffer, CacheDir, Error, Gpu, KernelDesc, MemoryKind, Recorder, Requirements, Result, bytes_of, bytes_of_mut,
+};
+
+/// What all entry points of a program share.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the types of the others say it")]
+pub struct ProgramDesc<'a> {
+    /// Name, also of the pipeline cache file: letters, digits, `_` and `-`.
+    pub name: &'a str,
+    pub requirements: Requirements<'a>,
+    /// Kernels; steps name them by position.
+    pub kernels: &'a [KernelDesc<'a>],
+    pub weights: WeightsDesc<'a>,
+}
+
+/// One entry point.
+///
+/// The tables are trusted, as shaders are: they come from the compiler, which has verified them. Offsets that are wrong make the GPU
+/// access memory that it should not.
+#[derive(Clone, Copy)]
+pub struct EntryDesc<'a> {
+    /// Name, for errors.
+    pub name: &'a str,
+    /// Bytes of each arena chunk.
+    pub arena_bytes: &'a [u64],
+    /// Inputs and outputs, by slot of the I/O table.
+    pub io: &'a [IoDesc],
+    /// Words of the symbol table.
+    pub table_words: u32,
+    /// Bytes of the session's state.
+    pub state_bytes: u64,
+    /// Weights that state starts from; the rest starts from zeros.
+    pub state_init: &'a [StateInit],
+    /// Calls the recorder once per step, in order, and the same every time.
+    pub record: &'a (dyn Fn(&mut Recorder<'_>) + Sync),
+}
+
+/// An input or output buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoDesc {
+    /// Bytes at the largest shapes.
+    pub max_bytes: u64,
+    /// Kernels write it and the host reads it.
+    pub output: bool,
+}
+
+/// A part of the state that starts as a copy of a weight: its place in the weight chunks, its byte offset in the state, its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "said above")]
+pub struct StateInit {
+    pub chunk: u32,
+    pub offset: u64,
+    pub state_offset: u64,
+    pub bytes: u64,
+}
+
+/// A loaded program. Clones share it; sessions keep it alive.
+#[derive(Clone)]
+pub struct Model {
+    pub(crate) kernels: Arc<Kernels>,
+    pub(crate) weights: Arc<Vec<Buffer>>,
+    pub(crate) device: Arc<Device>,
+}
 
 /// How to make a session.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct SessionOptions {
-    /// Runs that may be in flight at once. Each has its own arena.
+    /// Runs that may be in flight at once; 0 is as good as 1. Each has its own arena.
     pub n_slots: usize,
     /// Arenas shared with sessions of other entry points, whose runs are then ordered after each other.
     pub arenas: Option<Arenas>,
@@ -24,20 +92,15 @@ pub struct SessionOptions {
 }
 
 /// When a recording reads the device's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Timestamps {
     /// Never.
+    #[default]
     None,
     /// Before the first step and after the last: steps may overlap as they do in a run without.
     Ends,
     /// After each step too, which some devices drain for.
     Steps,
-}
-
-impl Default for SessionOptions {
-    fn default() -> Self {
-        SessionOptions { n_slots: 1, arenas: None, trace_steps: false, timestamps: Timestamps::None }
-    }
 }
 
 /// Arena chunks, one set per slot.
@@ -49,7 +112,8 @@ pub struct Arenas(Vec<Arc<Vec<Buffer>>>);
 #[must_use = "a slot stays taken until its ticket is waited for or cancelled"]
 pub struct Ticket {
     slot: usize,
-    value: u64,
+    /// Value of [`Gpu::timeline`] that the run signals when it has finished.
+    pub value: u64,
 }
 
 /// One entry point of a model, recorded and ready to run.
@@ -59,112 +123,109 @@ pub struct Session {
     /// Addresses of external buffers, by slot of the I/O table.
     external: Vec<Option<u64>>,
     slots: Vec<Slot>,
-    state: Option<State>,
-    model: Arc<Loaded>,
-}
-
-struct Slot {
-    recording: Recording,
-    memory: SlotMemory,
-    /// Timeline value of the run in flight.
-    pending: Option<u64>,
-    /// Nobody waits for it any more.
-    cancelled: bool,
-}
-
-/// Memory that keeps its contents between runs.
-struct State {
-    buffer: Buffer,
-    init: Vec<StateInit>,
+    /// Memory that keeps its contents between runs, and what it starts from.
+    state: Option<(Buffer, Vec<StateInit>)>,
     /// The next run starts from the initial state.
     reset: bool,
+    model: Model,
 }
 
 impl Model {
+    /// Checks the requirements, then builds the kernels while the weights are uploaded. [`Error::Requirement`] before anything is
+    /// built; [`Error::Weights`] for a file that is not this program's.
+    pub fn load(gpu: &Gpu, program: &ProgramDesc<'_>, source: WeightSource<'_>, dir: &CacheDir) -> Result<Model> {
+        let device = &gpu.0;
+        device.check_alive()?;
+        program.requirements.check(&device.info)?;
+        let (kernels, weights) = std::thread::scope(|scope| {
+            let weights = scope.spawn(|| weights::load(device, &program.weights, source));
+            (Kernels::build(device, program, dir), weights.join().expect("an upload returns its errors"))
+        });
+        Ok(Model { kernels: Arc::new(kernels?), weights: Arc::new(weights?), device: Arc::clone(device) })
+    }
+
     /// A session with one slot. An error when memory runs out or the entry point's tables are inconsistent.
-    pub fn session(&self, entry: &EntryDesc<'_>) -> Result<Session, Error> {
+    pub fn session(&self, entry: &EntryDesc<'_>) -> Result<Session> {
         self.session_with(entry, &SessionOptions::default())
     }
 
     /// A session with more slots, shared arenas, step tracing or timestamps. Errors as of [`Model::session`], for shared arenas that
     /// are too small or too few, and for timestamps that the device does not have.
-    pub fn session_with(&self, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<Session, Error> {
-        let device = &self.0.device;
-        device.check_alive()?;
-        if options.timestamps != Timestamps::None && device.info.limits.timestamp_period_ns == 0.0 {
-            return Err(Error::Missing { what: "timestamps on compute queues" });
-        }
+    pub fn session_with(&self, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<Session> {
+        self.device.check_alive()?;
+        let can_time = self.device.info.timestamp_period_ns > 0.0;
+        let untimed = || Error::Missing { what: "timestamps on compute queues" };
+        ensure(can_time || options.timestamps == Timestamps::None, untimed)?;
         let arenas = match &options.arenas {
             Some(arenas) => arenas.clone(),
-            None => self.arenas(&[entry], options.n_slots)?,
+            None => self.arenas(&[entry], options.n_slots.max(1))?,
         };
-        let mut session = Session {
-            name: entry.name.to_owned(),
-            io: entry.io.to_vec(),
-            external: vec![None; entry.io.len()],
-            slots: Vec::new(),
-            state: State::new(&self.0, entry)?,
-            model: Arc::clone(&self.0),
+        let (io, external) = (entry.io.to_vec(), vec![None; entry.io.len()]);
+        let (name, slots, state) = (entry.name.to_owned(), Vec::new(), state(self, entry)?);
+        let mut session = Session { name, io, external, slots, state, reset: true, model: self.clone() };
+        let fits = |arena: &&Arc<Vec<Buffer>>| {
+            let chunks = arena.iter().zip(entry.arena_bytes);
+            arena.len() >= entry.arena_bytes.len() && chunks.into_iter().all(|(chunk, need)| chunk.bytes() >= *need)
         };
-        for slot in 0..options.n_slots {
-            let arena = arenas.0.get(slot).filter(|arena| fits(arena, entry.arena_bytes));
-            let arena = arena.ok_or_else(|| Error::Description("shared arenas are too small".to_owned()))?;
+        for slot in 0..options.n_slots.max(1) {
+            let arena = arenas.0.get(slot).filter(fits);
+            let arena = arena.ok_or_else(|| Error::Description { reason: "shared arenas are too small".to_owned() })?;
             session.add_slot(entry, Arc::clone(arena), options)?;
         }
         Ok(session)
     }
 
     /// Arenas large enough for each of the entry points, to be shared by their sessions. An error when memory runs out.
-    pub fn arenas(&self, entries: &[&EntryDesc<'_>], n_slots: usize) -> Result<Arenas, Error> {
-        let mut chunk_bytes: Vec<u64> = Vec::new();
-        for entry in entries {
-            chunk_bytes.resize(chunk_bytes.len().max(entry.arena_bytes.len()), 0);
-            chunk_bytes.iter_mut().zip(entry.arena_bytes).for_each(|(most, bytes)| *most = (*most).max(*bytes));
-        }
-        let chunk = |bytes: &u64| Buffer::new(&self.0.device, *bytes, MemoryKind::Device, "an arena chunk");
-        let slot = |_| chunk_bytes.iter().map(chunk).collect::<Result<Vec<_>, _>>().map(Arc::new);
-        (0..n_slots).map(slot).collect::<Result<Vec<_>, _>>().map(Arenas)
+    pub fn arenas(&self, entries: &[&EntryDesc<'_>], n_slots: usize) -> Result<Arenas> {
+        let n_chunks = entries.iter().map(|entry| entry.arena_bytes.len()).max().unwrap_or(0);
+        let chunk = |chunk| {
+            let bytes = entries.iter().filter_map(|entry| entry.arena_bytes.get(chunk)).max().copied().unwrap_or(0);
+            Buffer::new(&self.device, bytes, MemoryKind::Device, "an arena chunk")
+        };
+        let slot = |_| (0..n_chunks).map(chunk).collect::<Result<Vec<_>>>().map(Arc::new);
+        (0..n_slots).map(slot).collect::<Result<Vec<_>>>().map(Arenas)
     }
 }
 
-fn fits(arena: &[Buffer], need: &[u64]) -> bool {
-    arena.len() >= need.len() && arena.iter().zip(need).all(|(buffer, need)| buffer.bytes() >= *need)
-}
-
 impl Session {
-    /// Runs and waits. `table` holds the words of the symbol table; inputs and outputs come in the order of the I/O table. The
-    /// outputs' lengths are those of the tensors at these shapes. Ports bound by [`Session::bind_external`] take empty slices.
-    ///
-    /// [`Error::Argument`] and [`Error::SlotsBusy`] come before anything has happened.
-    pub fn run(&mut self, table: &[u32], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    /// Runs and waits. Arguments and errors as of [`Session::submit`] and [`Session::wait`].
+    pub fn run(&mut self, table: &[u32], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let output_bytes: Vec<u64> = outputs.iter().map(|output| output.len() as u64).collect();
         let ticket = self.submit(table, inputs, &output_bytes)?;
         self.wait(ticket, outputs)
     }
 
-    /// Starts a run in a free slot and returns at once, with the inputs copied. Errors as of [`Session::run`].
-    pub fn submit(&mut self, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<Ticket, Error> {
+    /// Starts a run in a free slot and returns at once, with the inputs copied. `table` holds the words of the symbol table; inputs and
+    /// outputs come in the order of the I/O table. The outputs' lengths are those of the tensors at these shapes. Ports bound by
+    /// [`Session::bind_external`] have none. [`Error::Argument`] and [`Error::SlotsBusy`] come before anything has happened.
+    pub fn submit(&mut self, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<Ticket> {
         self.model.device.check_alive()?;
         let index = self.free_slot()?;
         self.fill(&self.slots[index], table, inputs, output_bytes)?;
-        if let Some(state) = self.state.as_mut().filter(|state| state.reset) {
-            state.restore(&self.model)?;
+        if let Some((state, init)) = self.state.as_ref().filter(|_| self.reset) {
+            // Zeros, then copies of weights, after all runs in flight.
+            state.fill(0)?;
+            for init in init.iter().filter(|init| init.bytes > 0) {
+                let weights = &self.model.weights[init.chunk as usize];
+                state.start_copy(weights, init.offset, init.state_offset, init.bytes)?.finish()?;
+            }
         }
-        let value = self.model.device.submit(&self.slots[index].recording.commands, || self.position(index))?;
+        self.reset = false;
+        let value = self.model.device.submit(&self.slots[index].commands, || self.position(index))?;
         let slot = &mut self.slots[index];
         (slot.pending, slot.cancelled) = (Some(value), false);
         Ok(Ticket { slot: index, value })
     }
 
     /// Waits for a run, copies its outputs and frees its slot. [`Error::DeviceLost`] names the step.
-    pub fn wait(&mut self, ticket: Ticket, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    pub fn wait(&mut self, ticket: Ticket, outputs: &mut [&mut [u8]]) -> Result<()> {
         self.wait_for(&ticket)?;
         self.slots[ticket.slot].pending = None;
-        let ports = || self.io.iter().enumerate().filter(|(_, desc)| desc.output).map(|(port, _)| port);
+        let ports = || (0..self.io.len()).filter(|port| self.io[*port].output);
         self.expect("outputs", ports().count(), outputs.len())?;
         for (port, output) in ports().zip(outputs) {
             match self.external[port] {
-                None => self.slots[ticket.slot].memory.io[port].read(0, output)?,
+                None => self.slots[ticket.slot].io[port].read(0, output)?,
                 Some(_) => self.expect("bytes of an externally bound output", 0, output.len())?,
             }
         }
@@ -172,7 +233,7 @@ impl Session {
     }
 
     /// True once the run has finished; it still has to be waited for. An error when the device was lost.
-    pub fn is_done(&self, ticket: &Ticket) -> Result<bool, Error> {
+    pub fn is_done(&self, ticket: &Ticket) -> Result<bool> {
         self.model.device.check_alive()?;
         self.check_ticket(ticket)?;
         Ok(self.model.device.reached() >= ticket.value)
@@ -187,43 +248,41 @@ impl Session {
 
     /// The next run starts from the initial state. Costs nothing now, and a fill and some copies on the device then.
     pub fn reset(&mut self) {
-        self.state.iter_mut().for_each(|state| state.reset = true);
+        self.reset = true;
     }
 
     /// Lets later runs use an external buffer for a slot of the I/O table, by its device address (a multiple of 16); `None` goes
     /// back to the session's own buffer. Nothing is recorded again. The caller orders its own accesses against the runs, and keeps
     /// the buffer alive. An error when there is no such slot or the address is not aligned.
-    pub fn bind_external(&mut self, io: usize, address: Option<u64>) -> Result<(), Error> {
-        if io >= self.io.len() {
-            return Err(self.argument("slot of the I/O table", format!("less than {}", self.io.len()), io));
-        }
-        if let Some(address) = address.filter(|address| address % 16 != 0) {
-            return Err(self.argument("external address", "a multiple of 16", format!("{address:#x}")));
-        }
+    pub fn bind_external(&mut self, io: usize, address: Option<u64>) -> Result<()> {
+        let n_io = self.io.len();
+        ensure(io < n_io, || self.argument("slot of the I/O table", format!("less than {n_io}"), io))?;
+        let aligned = address.is_none_or(|address| address % 16 == 0);
+        ensure(aligned, || self.argument("external address", "a multiple of 16", format!("{address:x?}")))?;
         self.external[io] = address;
         Ok(())
     }
 
     /// Waits for a run and reads the words of the symbol table that it has left: sizes that kernels computed.
-    pub fn read_table(&mut self, ticket: &Ticket) -> Result<Vec<u32>, Error> {
+    pub fn read_table(&mut self, ticket: &Ticket) -> Result<Vec<u32>> {
         self.wait_for(ticket)?;
-        let memory = &self.slots[ticket.slot].memory;
-        let mut words = vec![0; memory.n_symbols];
-        memory.symbols.read(0, bytes_of_mut(&mut words))?;
+        let slot = &self.slots[ticket.slot];
+        let mut words = vec![0; slot.n_symbols];
+        slot.symbols.read(0, bytes_of_mut(&mut words))?;
         Ok(words)
     }
 
     /// Names of the steps, in order.
     pub fn step_labels(&self) -> &[String] {
-        self.slots.first().map_or(&[], |slot| slot.recording.labels.as_slice())
+        self.slots.first().map_or(&[], |slot| slot.labels.as_slice())
     }
 
     /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before it to its own end; with
     /// [`Timestamps::Ends`], of all of them together. Steps without a barrier between them overlap: their sum is right, the share of
     /// each is not. An error without timestamps.
-    pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>, Error> {
+    pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>> {
         match self.slots.get(slot).filter(|slot| slot.pending.is_none()) {
-            Some(slot) => slot.recording.step_ns(),
+            Some(slot) => slot.step_ns(),
             None => Err(self.argument("slot", "one that is not in flight", slot)),
         }
     }
@@ -231,72 +290,67 @@ impl Session {
     /// Steps that the latest run of a slot has finished, if the session traces steps.
     pub fn traced_step(&self, slot: usize) -> Option<u32> {
         let mut word = [0];
-        self.slots.get(slot)?.memory.trace.as_ref()?.read(0, bytes_of_mut(&mut word)).ok()?;
+        self.slots.get(slot)?.trace.as_ref()?.read(0, bytes_of_mut(&mut word)).ok()?;
         Some(word[0])
     }
 
     /// Memory of a slot, to be looked at by tests and applications that have waited for its runs.
     pub fn buffer(&self, slot: usize, base: Base) -> Option<&Buffer> {
-        self.slots.get(slot)?.memory.buffer(base, &self.model, self.state())
+        self.slots.get(slot)?.buffer(base, &self.model, self.state())
     }
 
     fn state(&self) -> Option<&Buffer> {
-        self.state.as_ref().map(|state| &state.buffer)
+        self.state.as_ref().map(|(buffer, _)| buffer)
     }
 
-    fn add_slot(
-        &mut self,
-        entry: &EntryDesc<'_>,
-        arena: Arc<Vec<Buffer>>,
-        options: &SessionOptions,
-    ) -> Result<(), Error> {
-        let buffer = |bytes, kind, what| Buffer::new(&self.model.device, bytes, kind, what);
-        let io = |port: &IoDesc| {
-            let kind = if port.output { MemoryKind::Readback } else { MemoryKind::Upload };
-            buffer(port.max_bytes, kind, "an input or output")
+    fn add_slot(&mut self, entry: &EntryDesc<'_>, arena: Arc<Vec<Buffer>>, options: &SessionOptions) -> Result<()> {
+        let upload = |bytes, what| Buffer::new(&self.model.device, bytes, MemoryKind::Upload, what);
+        let readback = |bytes, what| Buffer::new(&self.model.device, bytes, MemoryKind::Readback, what);
+        let port = |port: &IoDesc| match port.output {
+            true => readback(port.max_bytes, "an output"),
+            false => upload(port.max_bytes, "an input"),
         };
-        let trace = || buffer(4, MemoryKind::Readback, "a step trace");
-        let memory = SlotMemory {
+        let mut slot = Slot {
             arena,
-            io_table: buffer(entry.io.len() as u64 * 8, MemoryKind::Upload, "an I/O table")?,
-            io: entry.io.iter().map(io).collect::<Result<_, _>>()?,
-            symbols: buffer(u64::from(entry.table_words) * 4, MemoryKind::Upload, "a symbol table")?,
+            io_table: upload(entry.io.len() as u64 * 8, "an I/O table")?,
+            io: entry.io.iter().map(port).collect::<Result<_>>()?,
+            symbols: upload(u64::from(entry.table_words) * 4, "a symbol table")?,
             n_symbols: entry.table_words as usize,
-            trace: options.trace_steps.then(trace).transpose()?,
+            trace: options.trace_steps.then(|| readback(4, "a step trace")).transpose()?,
+            commands: Vec::new(),
+            labels: Vec::new(),
+            group_words: BTreeSet::new(),
+            queries: vk::QueryPool::null(),
+            n_times: 0,
+            pool: CommandPool::new(&self.model.device)?,
+            pending: None,
+            cancelled: false,
         };
-        let state = self.state();
-        let ordered = options.arenas.is_some() || state.is_some();
-        let record = |clock| Recorder::record(&self.model, &memory, state, ordered, clock, entry.record);
-        let n_times = match options.timestamps {
-            Timestamps::None => 0,
-            Timestamps::Ends => 2,
-            Timestamps::Steps => record((Timestamps::None, 0))?.labels.len() + 1,
-        };
-        let recording = record((options.timestamps, n_times as u32))?;
-        self.slots.push(Slot { recording, memory, pending: None, cancelled: false });
+        let (state, ordered) = (self.state(), options.arenas.is_some() || self.state.is_some());
+        Recorder::record(&self.model, state, &mut slot, ordered, options.timestamps, entry.record)?;
+        self.slots.push(slot);
         Ok(())
     }
 
-    /// A slot with nothing in flight, waiting for cancelled runs if need be.
-    fn free_slot(&mut self) -> Result<usize, Error> {
-        if let Some(free) = self.slots.iter().position(|slot| slot.pending.is_none()) {
-            return Ok(free);
+    /// A slot with nothing in flight, else the one of the oldest cancelled run, which is waited for.
+    fn free_slot(&mut self) -> Result<usize> {
+        let usable = |slot: &Slot| slot.pending.is_none() || slot.cancelled;
+        let slots = (0..self.slots.len()).filter(|index| usable(&self.slots[*index]));
+        let best = slots.min_by_key(|index| self.slots[*index].pending);
+        let slot = best.ok_or(Error::SlotsBusy { n_slots: self.slots.len() })?;
+        if let Some(value) = self.slots[slot].pending {
+            self.wait_for(&Ticket { slot, value })?;
         }
-        let cancelled = |(i, slot): (usize, &Slot)| slot.pending.filter(|_| slot.cancelled).map(|value| (value, i));
-        let oldest = self.slots.iter().enumerate().filter_map(cancelled).min();
-        let (value, slot) = oldest.ok_or(Error::SlotsBusy { n_slots: self.slots.len() })?;
-        self.wait_for(&Ticket { slot, value })?;
-        self.slots[slot].pending = None;
         Ok(slot)
     }
 
     /// Checks a run's arguments, and writes inputs, addresses and symbols.
-    fn fill(&self, slot: &Slot, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<(), Error> {
-        let (memory, n_outputs) = (&slot.memory, self.io.iter().filter(|desc| desc.output).count());
-        self.expect("words of the symbol table", memory.n_symbols, table.len())?;
+    fn fill(&self, slot: &Slot, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<()> {
+        let n_outputs = self.io.iter().filter(|desc| desc.output).count();
+        self.expect("words of the symbol table", slot.n_symbols, table.len())?;
         self.expect("inputs", self.io.len() - n_outputs, inputs.len())?;
         self.expect("outputs", n_outputs, output_bytes.len())?;
-        for first in slot.recording.group_words.iter().map(|word| usize::from(*word)) {
+        for first in slot.group_words.iter().map(|word| usize::from(*word)) {
             self.model.device.info.check_groups([table[first], table[first + 1], table[first + 2]])?;
         }
         let (mut inputs, mut output_bytes) = (inputs.iter().copied(), output_bytes.iter().copied());
@@ -304,47 +358,43 @@ impl Session {
             let input = if desc.output { None } else { inputs.next() }.unwrap_or_default();
             let bytes = if desc.output { output_bytes.next() } else { None }.unwrap_or(input.len() as u64);
             let max_bytes = if self.external[port].is_some() { 0 } else { desc.max_bytes };
-            if bytes > max_bytes {
-                return Err(self.argument(&format!("bytes of port {port}"), format!("at most {max_bytes}"), bytes));
-            }
-            memory.io[port].write(0, input)?;
-            let address = self.external[port].unwrap_or(memory.io[port].address());
-            memory.io_table.write(port as u64 * 8, bytes_of(&[address]))?;
+            let what = || format!("bytes of port {port}");
+            ensure(bytes <= max_bytes, || self.argument(&what(), format!("at most {max_bytes}"), bytes))?;
+            slot.io[port].write(0, input)?;
+            let address = self.external[port].unwrap_or(slot.io[port].address());
+            slot.io_table.write(port as u64 * 8, bytes_of(&[address]))?;
         }
-        memory.symbols.write(0, bytes_of(table))?;
-        memory.trace.iter().try_for_each(|trace| trace.write(0, &[0; 4]))
+        slot.symbols.write(0, bytes_of(table))?;
+        slot.trace.iter().try_for_each(|trace| trace.write(0, &[0; 4]))
     }
 
-    fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
-        match self.slots.get(ticket.slot).is_some_and(|slot| slot.pending == Some(ticket.value)) {
-            true => Ok(()),
-            false => Err(self.argument("ticket", "one of this session in flight", format!("{ticket:?}"))),
-        }
+    fn check_ticket(&self, ticket: &Ticket) -> Result<()> {
+        let in_flight = self.slots.get(ticket.slot).is_some_and(|slot| slot.pending == Some(ticket.value));
+        ensure(in_flight, || self.argument("ticket", "one of this session in flight", format!("{ticket:?}")))
     }
 
-    fn wait_for(&self, ticket: &Ticket) -> Result<(), Error> {
+    fn wait_for(&self, ticket: &Ticket) -> Result<()> {
         self.check_ticket(ticket)?;
         self.model.device.wait(ticket.value, || self.position(ticket.slot))
     }
 
     /// Names the step at which a slot's run is, if it is traced, else all of them.
     fn position(&self, index: usize) -> String {
-        let labels = &self.slots[index].recording.labels;
-        let traced = self.traced_step(index).map(|step| (step as usize, step as usize));
-        let (first, last) = traced.unwrap_or((0, labels.len().saturating_sub(1)));
+        let labels = &self.slots[index].labels;
         let label = |step: usize| labels.get(step).map_or("the end", String::as_str);
-        match first == last {
-            true => format!("step {first} of {} ({})", self.name, label(first)),
-            false => format!("steps {first} to {last} of {} ({} to {})", self.name, label(first), label(last)),
+        let (last, name) = (labels.len().saturating_sub(1), &self.name);
+        match self.traced_step(index).map(|step| step as usize) {
+            Some(step) => format!("step {step} of {name} ({})", label(step)),
+            None => format!("steps 0 to {last} of {name} ({} to {})", label(0), label(last)),
         }
     }
 
-    fn expect(&self, what: &str, need: usize, got: usize) -> Result<(), Error> {
-        if need == got { Ok(()) } else { Err(self.argument(what, need, got)) }
+    fn expect(&self, what: &str, need: usize, got: usize) -> Result<()> {
+        ensure(need == got, || self.argument(what, need, got))
     }
 
     fn argument(&self, what: &str, need: impl ToString, got: impl ToString) -> Error {
-        Error::Argument { what: format!("{what} of {}", self.name), need: need.to_string(), got: got.to_string() }
+        argument(format!("{what} of {}", self.name), need, got)
     }
 }
 
@@ -354,51 +404,25 @@ impl fmt::Display for Session {
         let sum = |buffers: &mut dyn Iterator<Item = &Buffer>| buffers.map(Buffer::bytes).sum::<u64>();
         let (weights, state) = (sum(&mut self.model.weights.iter()), sum(&mut self.state().into_iter()));
         writeln!(f, "{}: weights {weights} bytes, shared with other sessions; state {state} bytes", self.name)?;
-        for (index, Slot { memory, .. }) in self.slots.iter().enumerate() {
-            let small = memory.io.iter().chain([&memory.io_table, &memory.symbols]);
-            let (arena, small) = (sum(&mut memory.arena.iter()), sum(&mut small.into_iter()));
+        for (index, slot) in self.slots.iter().enumerate() {
+            let small = slot.io.iter().chain([&slot.io_table, &slot.symbols]);
+            let (arena, small) = (sum(&mut slot.arena.iter()), sum(&mut small.into_iter()));
             writeln!(f, "slot {index}: arena {arena} bytes; inputs, outputs and tables {small} bytes")?;
         }
         Ok(())
     }
 }
 
-impl Ticket {
-    /// Value of [`crate::Gpu::timeline`] that the run signals when it has finished.
-    pub fn value(&self) -> u64 {
-        self.value
+/// The state of an entry point, and the weights that it starts from.
+fn state(model: &Model, entry: &EntryDesc<'_>) -> Result<Option<(Buffer, Vec<StateInit>)>> {
+    if entry.state_bytes == 0 {
+        return Ok(None);
     }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.slots.iter().filter_map(|slot| slot.pending).for_each(|value| self.model.device.drain(value));
+    let buffer = Buffer::new(&model.device, entry.state_bytes, MemoryKind::Device, "the state")?;
+    for init in entry.state_init {
+        let weights = model.weights.get(init.chunk as usize).map_or(0, Buffer::bytes);
+        let inside = init.offset + init.bytes <= weights && init.state_offset + init.bytes <= buffer.bytes();
+        ensure(inside, || Error::Description { reason: format!("{init:?} lies outside its buffers") })?;
     }
-}
-
-impl State {
-    fn new(model: &Loaded, entry: &EntryDesc<'_>) -> Result<Option<State>, Error> {
-        if entry.state_bytes == 0 {
-            return Ok(None);
-        }
-        let buffer = Buffer::new(&model.device, entry.state_bytes, MemoryKind::Device, "the state")?;
-        for init in entry.state_init {
-            let weights = model.weights.get(init.chunk as usize).map_or(0, Buffer::bytes);
-            if init.offset + init.bytes > weights || init.state_offset + init.bytes > buffer.bytes() {
-                return Err(Error::Description(format!("{init:?} lies outside its buffers")));
-            }
-        }
-        Ok(Some(State { buffer, init: entry.state_init.to_vec(), reset: true }))
-    }
-
-    /// Zeros, then copies of weights, after all runs in flight.
-    fn restore(&mut self, model: &Loaded) -> Result<(), Error> {
-        self.buffer.fill(0)?;
-        for init in self.init.iter().filter(|init| init.bytes > 0) {
-            let weights = &model.weights[init.chunk as usize];
-            self.buffer.copy_from(weights, init.offset, init.state_offset, init.bytes)?;
-        }
-        self.reset = false;
-        Ok(())
-    }
+    Ok(Some((buffer, entry.state_init.to_vec())))
 }

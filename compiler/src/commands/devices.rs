@@ -54,6 +54,6 @@ pub(super) fn probe(args: &ProbeArgs, console: &mut Console<'_>) -> Result<Outco
 }
 
 fn describe(info: &GpuInfo) -> String {
-    let (major, minor, patch) = info.api_version;
-    format!("{}, {}, Vulkan {major}.{minor}.{patch}", info.name, info.driver)
+    let (major, minor) = info.api_version;
+    format!("{}, {}, Vulkan {major}.{minor}", info.name, info.driver)
 }

@@ -7,20 +7,20 @@ use std::fmt::Write;
 /// The profile of a device. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
 /// the bundled profile whose name or description the device's name matches.
 pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
-    let (low, high) = info.limits.subgroup_range;
+    let (low, high) = info.subgroup_range;
     DeviceProfile {
         name: profile_name(&info.name),
         description: format!("{} ({})", info.name, info.driver),
         aliases: vec![],
         drivers: vec![],
         limits: Limits {
-            max_workgroup_invocations: info.limits.max_workgroup,
-            shared_bytes_per_workgroup: info.limits.shared_bytes,
-            push_constant_bytes: info.limits.push_bytes,
-            max_groups_x: info.limits.max_workgroup_count[0],
-            max_allocation_bytes: info.limits.max_allocation_bytes,
-            subgroup_size: if low == high { info.limits.subgroup } else { 0 },
-            min_storage_alignment_bytes: info.limits.min_storage_offset_alignment as u32,
+            max_workgroup_invocations: info.max_workgroup,
+            shared_bytes_per_workgroup: info.shared_bytes,
+            push_constant_bytes: info.push_bytes,
+            max_groups_x: info.max_workgroup_count[0],
+            max_allocation_bytes: info.max_allocation_bytes,
+            subgroup_size: if low == high { info.subgroup } else { 0 },
+            min_storage_alignment_bytes: info.min_storage_offset_alignment as u32,
             max_loop_iterations: loop_iterations(info),
         },
         features: Features {

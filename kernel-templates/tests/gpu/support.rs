@@ -60,10 +60,10 @@ fn lab() -> Option<&'static Lab> {
 pub(crate) fn limits(gpu: &Gpu) -> Limits {
     let info = gpu.info();
     Limits {
-        max_workgroup: info.limits.max_workgroup,
-        shared_bytes: info.limits.shared_bytes,
-        push_bytes: info.limits.push_bytes,
-        subgroup: info.limits.subgroup,
+        max_workgroup: info.max_workgroup,
+        shared_bytes: info.shared_bytes,
+        push_bytes: info.push_bytes,
+        subgroup: info.subgroup,
         int8: info.features.int8,
         int16: info.features.int16,
         float16: info.features.float16,

@@ -140,7 +140,7 @@ pub(crate) fn device(
     let mut extensions = Vec::new();
     if have.subgroup_size_control {
         create = create.push_next(&mut control);
-        if info.api_version < (1, 3, 0) {
+        if info.api_version < (1, 3) {
             extensions.push(ash::ext::subgroup_size_control::NAME.as_ptr());
         }
     }

@@ -109,8 +109,8 @@ fn accumulate(r: &mut Recorder<'_>) {
 #[test]
 fn state_outlives_runs_and_resets_to_weights_and_zeros() {
     let start: Vec<f32> = (0..64).map(|i| i as f32).collect();
-    let file = weight_file(&bytes(&start));
-    let weights = WeightsDesc { chunk_bytes: &[256], content_hash: content_hash(&file[64..]) };
+    let file = weight_file(&[&bytes(&start)]);
+    let weights = WeightsDesc { chunk_bytes: &[256], content_hash: content_hash([&file[64..]]) };
     let desc = ProgramDesc { weights, ..program(KERNELS) };
     let model = Model::load(&open(), &desc, WeightSource::Bytes(&file), &CacheDir::None).expect("a model");
     // The first ten elements start from weights 6 to 15, the rest from zeros.
@@ -270,17 +270,19 @@ fn inconsistent_steps_are_errors_of_the_session() {
         model.session(&entry(record)).err().expect("an inconsistent step").to_string()
     };
     let kernel = attempt(&|r| r.dispatch(9, &[Base::Symbols], &[], GROUPS));
-    assert_eq!(kernel, "program tables are inconsistent: step 0 (): no kernel 9");
+    let expected = "program tables are inconsistent: step 0 () cannot be kernel 9 on [Symbols] at [] by Table(1)";
+    assert_eq!(kernel, expected);
     let chunk = attempt(&|r| {
         load(r);
         r.step_label("second");
         r.dispatch(LOAD, &[Base::IoTable, Base::Arena(1), Base::Symbols], &[0, 0], GROUPS);
     });
-    assert_eq!(chunk, "program tables are inconsistent: step 1 (second): Arena(1) does not exist");
+    let expected = "step 1 (second) cannot be kernel 0 on [IoTable, Arena(1), Symbols] at [0, 0] by Table(1)";
+    assert!(chunk.ends_with(expected), "{chunk}");
     let offsets = attempt(&|r| r.dispatch(LOAD, &[Base::IoTable, Base::Arena(0), Base::Symbols], &[0], GROUPS));
-    assert!(offsets.contains("(3, 1) bases and offsets for a kernel with (3, 2)"), "{offsets}");
+    assert!(offsets.contains("cannot be kernel 0 on [IoTable, Arena(0), Symbols] at [0] by"), "{offsets}");
     let groups = attempt(&|r| r.dispatch(HALVE, &[Base::Symbols], &[], Groups::Table(2)));
-    assert!(groups.contains("word 2"), "{groups}");
+    assert!(groups.ends_with("by Table(2)"), "{groups}");
     let counts = attempt(&|r| r.dispatch(HALVE, &[Base::Symbols], &[], Groups::Fixed([1, u32::MAX, 1])));
     assert!(counts.starts_with("this GPU offers workgroups of a dispatch"), "{counts}");
 }
@@ -295,7 +297,6 @@ fn memory_is_printed_per_slot() {
     let slot = |n| format!("slot {n}: arena {arena} bytes; inputs, outputs and tables {small} bytes\n");
     let first = "main: weights 0 bytes, shared with other sessions; state 0 bytes\n";
     assert_eq!(session.to_string(), [first, &slot(0), &slot(1)].concat());
-    assert_eq!(entry(&double).memory_bytes(2), 2 * (u64::from(MAX) * 16 + 32));
 }
 
 #[test]

@@ -117,11 +117,12 @@ pub(crate) fn doubled(x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| x + x).collect()
 }
 
-/// A weight file with this payload, made by the documented format alone.
-pub(crate) fn weight_file(payload: &[u8]) -> Vec<u8> {
+/// A weight file of these chunks, made by the documented format alone.
+pub(crate) fn weight_file(chunks: &[&[u8]]) -> Vec<u8> {
+    let payload = chunks.concat();
     let mut file = b"JVCW\x01\0\0\0".to_vec();
     file.extend((payload.len() as u64).to_le_bytes());
-    file.extend(content_hash(payload).to_le_bytes());
+    file.extend(content_hash(chunks.iter().copied()).to_le_bytes());
     file.resize(64, 0);
     file.extend(payload);
     file

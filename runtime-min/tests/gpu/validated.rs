@@ -23,9 +23,9 @@ fn the_layer_is_silent_from_opening_to_destruction() {
         let (gpu, log) = (lab.gpu(), lab.log());
         let entry = entry(&double);
         let payload = vec![1; 1 << 20];
-        let weights = WeightsDesc { chunk_bytes: &[1 << 20], content_hash: content_hash(&payload) };
+        let weights = WeightsDesc { chunk_bytes: &[1 << 20], content_hash: content_hash([&payload[..]]) };
         let desc = ProgramDesc { weights, ..program(KERNELS) };
-        let file = weight_file(&payload);
+        let file = weight_file(&[&payload]);
         let model = Model::load(gpu, &desc, WeightSource::Bytes(&file), &CacheDir::None).expect("a model");
         let options = SessionOptions { n_slots: 2, ..SessionOptions::default() };
         let mut session = model.session_with(&entry, &options).expect("a session");
