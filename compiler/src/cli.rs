@@ -1,6 +1,6 @@
 //! The command line: definitions only. Each flag of `compile` is a field of [`Options`] or of the generator's options.
 
-use crate::options::{Options, Quantize, QuantizedForm};
+use crate::options::{Half, Mixed, Options, Quantize, QuantizedForm};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -26,6 +26,7 @@ pub enum Command {
   jvc compile sam2.pt2 --device rtx4000 --out sam2-vulkan
   jvc compile encoder.pt2 decoder.pt2 --name whisper --device auto
   jvc compile llama.pt2 --device rtx4000 --quantize int4
+  jvc compile sam2.pt2 --device rtx4000 --precision f16 --keep-f32 'mask_decoder.*'
   jvc compile encode.model.json.gz --random-weights 1 --device h200 --no-weights")]
     Compile(CompileArgs),
     /// Compile in memory and run on a GPU, no Rust compiler involved
@@ -46,6 +47,7 @@ With --serve, each number N on standard input is answered by the times of N runs
   jvc verify resnet18.pt2
   jvc verify fixtures/ --device lavapipe --repeat 20 --json report.json
   jvc verify fixtures/ --ranges
+  jvc verify fixtures/ --precision f16
   jvc verify ops/ --save-outputs out/
 Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64.N, and further sets under alt.K.")]
     Verify(VerifyArgs),
@@ -131,6 +133,12 @@ pub struct CompileOptions {
     /// Make the weights of products, convolutions and embeddings integers, decoded where they are read
     #[arg(long, value_name = "FORM")]
     pub quantize: Option<QuantizeArg>,
+    /// Compute products, convolutions and attention in a half type; what loses by it, and inputs and outputs, stay in f32
+    #[arg(long, value_enum, default_value_t, value_name = "TYPE")]
+    pub precision: PrecisionArg,
+    /// With --precision: operations of these modules stay in f32 (repeatable; `*` and `?` as in file names)
+    #[arg(long, value_name = "GLOB")]
+    pub keep_f32: Vec<String>,
     /// Refuse what would run off its fast path
     #[arg(long, value_name = "WHAT")]
     pub deny: Option<Deny>,
@@ -146,6 +154,18 @@ pub enum QuantizeArg {
     Int8,
     /// 4 bits, a scale and a zero point for each 32 summed elements.
     Int4,
+}
+
+/// What `--precision` makes of f32 programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// Nothing: every operation in the type that the export has.
+    #[default]
+    AsExported,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
 }
 
 /// What `--deny` refuses.
@@ -389,10 +409,22 @@ impl CompileOptions {
                     QuantizeArg::Int4 => QuantizedForm::Int4,
                 })
             }),
+            mixed: self.mixed(),
             random_weights: self.random_weights,
             skip: self.skip.clone(),
             ..Options::default()
         }
+    }
+}
+
+impl CompileOptions {
+    fn mixed(&self) -> Option<Mixed> {
+        let half = match self.precision {
+            PrecisionArg::AsExported => return None,
+            PrecisionArg::F16 => Half::F16,
+            PrecisionArg::Bf16 => Half::BF16,
+        };
+        Some(Mixed { half, keep_f32: self.keep_f32.clone() })
     }
 }
 
@@ -427,7 +459,7 @@ mod tests {
     #[test]
     fn flags_become_options() {
         let line = "jvc compile a.pt2 --device h200 --set s0=3 --bound s1=9 --deny slow --no-fold --skip fold_constants \
-                    --quantize int4";
+                    --quantize int4 --precision bf16 --keep-f32 a.* --keep-f32 b";
         let cli = Cli::try_parse_from(line.split_whitespace()).expect("a valid line");
         let Command::Compile(args) = cli.command else { panic!("compile") };
         let options = args.input.compile.options(None);
@@ -435,5 +467,7 @@ mod tests {
         assert!(options.deny_slow && options.no_fold);
         assert_eq!(options.skip, ["fold_constants"]);
         assert_eq!(options.quantize, Some(Quantize { form: QuantizedForm::Int4, min_elems: 16384 }));
+        let keep_f32 = vec!["a.*".to_string(), "b".to_string()];
+        assert_eq!(options.mixed, Some(Mixed { half: Half::BF16, keep_f32 }));
     }
 }

@@ -1,5 +1,6 @@
 //! What the caller asks of a compilation. Plain data; nothing is read from the environment.
 
+use crate::ir::DType;
 use std::collections::BTreeMap;
 
 /// Options of [`crate::pipeline::compile`].
@@ -25,6 +26,8 @@ pub struct Options {
     pub stop_after: Option<String>,
     /// `--quantize`: weights become integers.
     pub quantize: Option<Quantize>,
+    /// `--precision f16|bf16`: products, convolutions and attention in a half type.
+    pub mixed: Option<Mixed>,
     /// Only this many patches are applied, over all passes: halving it finds the patch that breaks a model.
     pub bisect: Option<u32>,
 }
@@ -42,6 +45,34 @@ impl Quantize {
     /// The form for weights that are worth it: of 2¹⁴ elements and more.
     pub const fn new(form: QuantizedForm) -> Quantize {
         Quantize { form, min_elems: 1 << 14 }
+    }
+}
+
+/// Mixed precision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mixed {
+    /// The half type.
+    pub half: Half,
+    /// `--keep-f32`: patterns of module paths (`*` and `?`) whose operations stay in f32.
+    pub keep_f32: Vec<String>,
+}
+
+/// Half types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    BF16,
+}
+
+impl Half {
+    /// The element type.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Half::F16 => DType::F16,
+            Half::BF16 => DType::BF16,
+        }
     }
 }
 

@@ -133,6 +133,67 @@ impl Rule {
     }
 }
 
+/// Mixed precision beside PyTorch's own in the same half type: both errors are against f64.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gate {
+    /// `rms(g − y)` and `rms(p − y)`.
+    pub rms: (f64, f64),
+    /// `max |g − y|` and `max |p − y|`.
+    pub max: (f64, f64),
+    /// What an exact PyTorch leaves room for: half a rounding of the result overall, one of its largest element.
+    floor: (f64, f64),
+    /// Elements of one side that are finite, and of the other not; where PyTorch overflows, ours may.
+    pub not_finite: usize,
+}
+
+impl Gate {
+    /// Most of PyTorch's overall and largest error that ours may be.
+    pub const RATIOS: (f64, f64) = (1.25, 3.0);
+
+    /// Compares floats: `g` ours, `p` PyTorch's in mixed precision, `y` exact (or f32, where there is no f64 reference).
+    pub fn new(half: DType, g: &Tensor, p: &Tensor, y: &Tensor) -> Gate {
+        let (g, p, y) = (doubles(g), doubles(p), doubles(y));
+        let eps = f64::powi(2.0, if half == DType::BF16 { -7 } else { -10 });
+        let finite: Vec<usize> = (0..y.len()).filter(|&i| y[i].is_finite() && p[i].is_finite()).collect();
+        let pick = |v: &[f64]| finite.iter().map(|&i| v[i]).collect::<Vec<f64>>();
+        let not_finite = (0..y.len()).filter(|&i| !g[i].is_finite() && y[i].is_finite() && p[i].is_finite()).count();
+        let (g, p, y) = (pick(&g), pick(&p), pick(&y));
+        let max =
+            |a: &[f64]| a.iter().zip(&y).map(|(a, y)| (a - y).abs()).filter(|d| d.is_finite()).fold(0.0, f64::max);
+        let zeros = vec![0.0; y.len()];
+        let largest = y.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+        let floor = (0.5 * eps * rms(&y, &zeros), eps * largest);
+        Gate { rms: (rms(&g, &y), rms(&p, &y)), max: (max(&g), max(&p)), floor, not_finite }
+    }
+
+    /// The larger of the two errors in terms of what it may be.
+    pub fn share(&self) -> f64 {
+        let of =
+            |got: f64, own: f64, ratio: f64, floor: f64| if got == 0.0 { 0.0 } else { got / (ratio * own + floor) };
+        let (rms, max) = (self.rms, self.max);
+        of(rms.0, rms.1, Gate::RATIOS.0, self.floor.0).max(of(max.0, max.1, Gate::RATIOS.1, self.floor.1))
+    }
+
+    /// What is wrong, if anything.
+    pub fn problem(&self) -> Option<String> {
+        let most = (Gate::RATIOS.0 * self.rms.1 + self.floor.0, Gate::RATIOS.1 * self.max.1 + self.floor.1);
+        if self.not_finite > 0 {
+            return Some(format!("{} elements are not finite, PyTorch's are", self.not_finite));
+        }
+        if self.rms.0 > most.0 {
+            let (own, most) = (self.rms.1, most.0);
+            return Some(format!(
+                "rms error {:.3e} is over {most:.3e} (PyTorch's in this precision {own:.3e})",
+                self.rms.0
+            ));
+        }
+        let (own, most) = (self.max.1, most.1);
+        (self.max.0 > most).then(|| {
+            format!("largest error {:.3e} is over {most:.3e} (PyTorch's in this precision {own:.3e})", self.max.0)
+        })
+    }
+}
+
 fn doubles(t: &Tensor) -> Vec<f64> {
     match &t.data {
         Data::Float(v) => v.clone(),
@@ -175,6 +236,21 @@ mod tests {
         assert_eq!(failed(&[f64::NAN, f64::INFINITY]), 0);
         assert_eq!(failed(&[0.0, f64::INFINITY]), 1);
         assert_eq!(failed(&[f64::NAN, f64::NEG_INFINITY]), 1);
+    }
+
+    #[test]
+    fn mixed_precision_is_held_to_pytorchs_own_error() {
+        let y = floats(&[1.0, -2.0, 0.5, 4.0]);
+        let shifted = |by: f64| floats(&[1.0 + by, -2.0 + by, 0.5 + by, 4.0 + by]);
+        let gate = |g: &Tensor, p: &Tensor| Gate::new(DType::F16, g, p, &y).problem();
+        assert_eq!(gate(&shifted(0.0124), &shifted(0.01)), None, "1.24 of it");
+        assert!(gate(&shifted(0.0145), &shifted(0.01)).expect("1.45 of it").contains("rms"));
+        let one_off = |by: f64| floats(&[1.0 + by, -2.0, 0.5, 4.0]);
+        assert!(gate(&one_off(0.0235), &shifted(0.0055)).expect("4 times the largest").contains("largest"));
+        assert_eq!(gate(&shifted(0.001), &y), None, "half a rounding of the result");
+        assert!(gate(&floats(&[f64::NAN, -2.0, 0.5, 4.0]), &y).is_some());
+        let overflown = floats(&[1.0, -2.0, 0.5, f64::INFINITY]);
+        assert_eq!(gate(&overflown, &overflown), None, "PyTorch overflows too");
     }
 
     #[test]

@@ -8,8 +8,7 @@ use crate::import::weights::WeightStore;
 use crate::ir::verify::{Violations, verify};
 use crate::ir::{Dim, Graph, Range};
 use crate::options::Options;
-use crate::passes::quantize::Report;
-use crate::passes::{self, PassError};
+use crate::passes::{self, Done, PassError, mix_precision, quantize};
 use crate::plan::entry::{self, Source};
 use crate::plan::kernels::KernelTable;
 use crate::plan::rust_name;
@@ -33,7 +32,9 @@ pub struct Compiled {
     /// The graphs after all passes, by entry point.
     pub graphs: Vec<Graph>,
     /// Accuracy reports of `--quantize`, by entry point.
-    pub quantized: Vec<Report>,
+    pub quantized: Vec<quantize::Report>,
+    /// What `--precision` left in f32, by entry point.
+    pub mixed: Vec<mix_precision::Report>,
 }
 
 /// Compiles programs into one plan, an entry point each.
@@ -41,20 +42,22 @@ pub struct Compiled {
 /// # Errors
 /// Everything in the programs that cannot be compiled for this device, all at once per stage.
 pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
-    let (mut graphs, mut quantized) = (vec![], vec![]);
+    let (mut graphs, mut quantized, mut mixed) = (vec![], vec![], vec![]);
     for program in programs {
         let graph = aten::lower(program, options)?;
         let graph = bind_symbols(graph, options)?;
-        let (graph, report) = optimize(graph, &program.weights, options).map_err(|d| vec![d])?;
+        let (graph, done) = optimize(graph, &program.weights, options).map_err(|d| vec![d])?;
         graphs.push(graph);
-        quantized.extend(report);
+        quantized.extend(done.quantized);
+        mixed.extend(done.mixed);
     }
     let stores: Vec<&WeightStore> = programs.iter().map(|p| &p.weights).collect();
     let mut compiled = plan_graphs(graphs, &stores, options, device)?;
     let name = options.name.as_deref().or(programs.first().map(|p| p.name.as_str()));
     compiled.plan.name = rust_name(name.unwrap_or("model"));
-    compiled.plan.decisions.extend(quantized.iter().flat_map(Report::lines));
-    compiled.quantized = quantized;
+    compiled.plan.decisions.extend(mixed.iter().flat_map(mix_precision::Report::lines));
+    compiled.plan.decisions.extend(quantized.iter().flat_map(quantize::Report::lines));
+    (compiled.quantized, compiled.mixed) = (quantized, mixed);
     Ok(compiled)
 }
 
@@ -62,11 +65,11 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
 ///
 /// # Panics
 /// When a pass breaks the graph or changes what it computes: bugs of ours, with the graph printed.
-fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<(Graph, Option<Report>), Diagnostic> {
+fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<(Graph, Done), Diagnostic> {
     verify(&graph).map_err(|violations| contradiction(&graph, &violations))?;
     let tensor = |name: &str| passes::checkpoint_tensor(weights, name);
     match passes::run(&mut graph, &tensor, options) {
-        Ok(done) => Ok((graph, done.quantized)),
+        Ok(done) => Ok((graph, done)),
         Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
         Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),
     }
@@ -111,7 +114,7 @@ pub fn plan_graphs(
         let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
         panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
     }
-    Ok(Compiled { plan, weights, graphs, quantized: vec![] })
+    Ok(Compiled { plan, weights, graphs, quantized: vec![], mixed: vec![] })
 }
 
 /// Kernels of a graph in order, with the symbol table that they share and the decisions behind them.

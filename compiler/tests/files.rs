@@ -11,7 +11,7 @@ use jvc::ir::parse::parse;
 use jvc::ir::print::print;
 use jvc::ir::verify::verify;
 use jvc::ir::{Graph, Op};
-use jvc::options::{Quantize, QuantizedForm};
+use jvc::options::{Half, Mixed, Quantize, QuantizedForm};
 use jvc::passes::semantics::random_tensor;
 use jvc::passes::{Cx, PASSES, Pass, run_one};
 use std::collections::BTreeMap;
@@ -119,7 +119,8 @@ fn run_pass(pass: &Pass, before: &str, form: QuantizedForm) -> String {
     }
     let weights = weights_of(&graph);
     let lookup = |name: &str| weights.get(name).cloned();
-    let cx = Cx::new(&lookup, false, u32::MAX).quantizing(Some(Quantize { form, min_elems: 4 }));
+    let mixed = Mixed { half: Half::F16, keep_f32: vec![] };
+    let cx = Cx::new(&lookup, false, u32::MAX).quantizing(Some(Quantize { form, min_elems: 4 })).mixing(Some(mixed));
     run_one(pass, &mut graph, &cx, true).unwrap_or_else(|e| panic!("{e}"));
     print(&graph)
 }

@@ -3,7 +3,7 @@
 use super::{CommandError, Console, Outcome, diagnostics, load};
 use crate::cli::{CompileArgs, Format, Stage};
 use crate::import;
-use crate::passes::quantize::Report;
+use crate::passes::{mix_precision, quantize};
 use crate::pipeline::{self, Compiled};
 use indicatif::ProgressBar;
 use jvc_codegen::RuntimeSource;
@@ -88,7 +88,8 @@ fn report(
         let body = json!({
             "name": plan.name, "device": plan.device, "folder": folder.display().to_string(), "kernels": plan.kernels.len(),
             "crate_bytes": bytes, "weight_bytes": weights, "entries": entries, "seconds": clock.to_json(),
-            "quantized": compiled.quantized.iter().map(Report::to_json).collect::<Vec<_>>(),
+            "quantized": compiled.quantized.iter().map(quantize::Report::to_json).collect::<Vec<_>>(),
+            "mixed": compiled.mixed.iter().map(mix_precision::Report::to_json).collect::<Vec<_>>(),
         });
         writeln!(console.out, "{body}")?;
         return Ok(());
@@ -105,7 +106,10 @@ fn report(
         )?;
     }
     writeln!(console.out, "  {} kernels, {bytes} bytes of files, {weights} bytes of weights", plan.kernels.len())?;
-    for line in compiled.quantized.iter().flat_map(Report::lines) {
+    for report in &compiled.mixed {
+        writeln!(console.out, "  {}", report.summary())?;
+    }
+    for line in compiled.quantized.iter().flat_map(quantize::Report::lines) {
         writeln!(console.out, "  {line}")?;
     }
     if args.timings {

@@ -271,7 +271,9 @@ fn run_node(
             vec![inputs.get(*index as usize).cloned().ok_or(EvalError::MissingInput { index: *index })?]
         }
         Op::Weight(w) | Op::State(w) => {
-            vec![weights(&w.name).ok_or_else(|| EvalError::MissingWeight { name: w.name.clone() })?]
+            let mut t = weights(&w.name).ok_or_else(|| EvalError::MissingWeight { name: w.name.clone() })?;
+            narrow_weight(&mut t, types[0].dtype, cx.precision);
+            vec![t]
         }
         op => {
             let shapes = types.iter().map(|t| cx.shape(name, t)).collect::<Result<Vec<_>, _>>()?;
@@ -284,6 +286,14 @@ fn run_node(
         check_type(name, t, ty, cx)?;
     }
     Ok(results)
+}
+
+/// The graph may declare a weight in a half type: it is then the checkpoint's tensor rounded.
+pub(crate) fn narrow_weight(t: &mut Tensor, dtype: DType, precision: Precision) {
+    if matches!(dtype, DType::F16 | DType::BF16) && t.dtype == DType::F32 {
+        t.dtype = dtype;
+        round_tensor(t, precision);
+    }
 }
 
 fn check_type(name: &str, t: &Tensor, ty: &TensorType, cx: &Cx<'_>) -> Result<(), EvalError> {

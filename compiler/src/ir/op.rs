@@ -58,7 +58,7 @@ pub enum Op {
         /// Position among the user inputs.
         index: u32,
     },
-    /// A tensor of the checkpoint.
+    /// A tensor of the checkpoint; rounded, where the value's type is a half and the checkpoint's is f32.
     Weight(WeightRef),
     /// A constant.
     Const(Literal),

@@ -2,8 +2,9 @@
 //!
 //! Most passes are lists of local rules over the driver of [`rewrite`]: a rule looks at one node and what stands before it, and gives a
 //! patch or nothing. Whatever a pass does, `ir::eval` gives the same answers before and after (up to rounding): file tests and
-//! `check_semantics` hold every pass to that. One changes values, and only when asked to: [`quantize`].
+//! `check_semantics` hold every pass to that. Two change values, and only when asked to: [`mix_precision`] and [`quantize`].
 
+pub mod mix_precision;
 pub mod quantize;
 pub mod semantics;
 
@@ -29,7 +30,7 @@ use crate::import::weights::WeightStore;
 use crate::ir::Graph;
 use crate::ir::eval::{Tensor, Weights};
 use crate::ir::verify::{Violations, verify};
-use crate::options::{Options, Quantize};
+use crate::options::{Mixed, Options, Quantize};
 use std::cell::{Cell, RefCell};
 use thiserror::Error;
 
@@ -68,6 +69,8 @@ pub const PIPELINE: &[Pass] = &[
     // Core graphs spell norms and attention out with constants and movement that only now are gone.
     find_norm::PASS,
     find_attention::PASS,
+    // Needs: norms and attention found, which are decided as one. Gives: halves where the passes below choose by element type.
+    mix_precision::PASS,
     // Needs: every attention found; nothing looks for one in what this leaves.
     spell_thin_attention::PASS,
     // Needs: every norm and softmax found; nothing looks for one in what this leaves.
@@ -86,6 +89,7 @@ pub const PASSES: &[Pass] = &[
     fold_batch_norm::PASS,
     fold_constants::PASS,
     inline_scalars::PASS,
+    mix_precision::PASS,
     quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
@@ -102,18 +106,34 @@ pub struct Cx<'a> {
     quantize: Option<Quantize>,
     /// What quantising did.
     quantized: RefCell<Option<quantize::Report>>,
+    mixed: Option<Mixed>,
+    /// What mixing precisions did.
+    mixed_report: RefCell<Option<mix_precision::Report>>,
     patches_left: Cell<u32>,
 }
 
 impl<'a> Cx<'a> {
     /// A context for at most `patches` patches.
     pub fn new(weights: &'a Weights<'a>, no_fold: bool, patches: u32) -> Cx<'a> {
-        Cx { weights, no_fold, quantize: None, quantized: RefCell::default(), patches_left: Cell::new(patches) }
+        Cx {
+            weights,
+            no_fold,
+            quantize: None,
+            quantized: RefCell::default(),
+            mixed: None,
+            mixed_report: RefCell::default(),
+            patches_left: Cell::new(patches),
+        }
     }
 
     /// The same, to make weights integers.
     pub fn quantizing(self, how: Option<Quantize>) -> Cx<'a> {
         Cx { quantize: how, ..self }
+    }
+
+    /// The same, to compute in halves.
+    pub fn mixing(self, how: Option<Mixed>) -> Cx<'a> {
+        Cx { mixed: how, ..self }
     }
 
     /// Takes the right to one more patch; false when a bisection has used them up.
@@ -184,22 +204,25 @@ pub struct Done {
     pub applied: Vec<Applied>,
     /// The accuracy report of a quantisation.
     pub quantized: Option<quantize::Report>,
+    /// What mixed precision left in f32.
+    pub mixed: Option<mix_precision::Report>,
 }
 
 /// Runs the pipeline, verifying after each pass.
 pub fn run(graph: &mut Graph, weights: &Weights<'_>, options: &Options) -> Result<Done, PassError> {
     check_names(options)?;
     let cx = Cx::new(weights, options.no_fold, options.bisect.unwrap_or(u32::MAX)).quantizing(options.quantize);
+    let cx = cx.mixing(options.mixed.clone());
     let mut done = vec![];
     verify(graph).map_err(|violations| PassError::Broken { pass: "the ATen rules", violations })?;
     for pass in PIPELINE.iter().filter(|p| !options.skip.iter().any(|s| s == p.name)) {
-        let same = options.check_semantics && pass.name != quantize::PASS.name;
+        let same = options.check_semantics && ![quantize::PASS.name, mix_precision::PASS.name].contains(&pass.name);
         done.push(run_one(pass, graph, &cx, same)?);
         if options.stop_after.as_deref() == Some(pass.name) {
             break;
         }
     }
-    Ok(Done { applied: done, quantized: cx.quantized.into_inner() })
+    Ok(Done { applied: done, quantized: cx.quantized.into_inner(), mixed: cx.mixed_report.into_inner() })
 }
 
 /// Runs one pass, verifies the result and, on request, compares what the graph computes.

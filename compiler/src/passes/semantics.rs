@@ -6,13 +6,13 @@ use crate::ir::{DType, Graph, Op, UserInput};
 /// Compares all results of two graphs with the same interface in working precision. `Err` says where they differ.
 ///
 /// Folding and movement then agree to the bit (a truncation to an integer would make a step of the smallest difference); what may remain
-/// is the rounding of rewritten arithmetic: 1e-4 of the largest element, 2e-2 when the graph holds half types. Elements below 1 count
+/// is the rounding of rewritten arithmetic: 1e-4 of the largest element, 2e-2 when a graph holds half types. Elements below 1 count
 /// as 1: with inputs of that size, less is what cancellation left.
 pub fn compare(before: &Graph, after: &Graph, weights: &Weights<'_>) -> Result<(), String> {
     let (inputs, symbols) = random_inputs(before);
     let run = |g| eval_with(g, weights, &inputs, &symbols, Precision::Working).map_err(|e| e.to_string());
     let (x, y) = (run(before)?, run(after)?);
-    let half = before.values.iter().any(|v| matches!(v.ty.dtype, DType::F16 | DType::BF16));
+    let half = before.values.iter().chain(&after.values).any(|v| matches!(v.ty.dtype, DType::F16 | DType::BF16));
     let tolerance = if half { 2e-2 } else { 1e-4 };
     if x.outputs.len() != y.outputs.len() || x.state_updates.len() != y.state_updates.len() {
         return Err("the number of results differs".to_string());

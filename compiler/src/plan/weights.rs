@@ -1,6 +1,7 @@
 //! The weight table of a plan: which tensors the kernels read, each once, at offsets in chunks; and where their bytes come from.
 
 use super::elem;
+use crate::import::program::ScalarType;
 use crate::import::weights::WeightView;
 use crate::ir::{DType, Literal};
 use crate::memory::ALIGNMENT;
@@ -52,7 +53,7 @@ impl WeightTable {
         WeightTable { max_chunk, ..WeightTable::default() }
     }
 
-    /// The place of a checkpoint tensor. A complex one is real with a trailing dimension of 2, as the rules see it.
+    /// The place of a checkpoint tensor; `dtype` may be a half where the checkpoint has f32, which is rounded. A complex one is real with a trailing dimension of 2, as the rules see it.
     pub fn checkpoint(
         &mut self,
         name: &str,
@@ -174,16 +175,37 @@ impl Tensor {
     fn stored(&self) -> Cow<'_, [u8]> {
         let native = match &self.source {
             Source::Literal(bytes) => Cow::Borrowed(bytes.as_slice()),
-            Source::View(view) => match view.contiguous_slice() {
-                Some(slice) => Cow::Borrowed(slice),
-                None => Cow::Owned(view.contiguous().expect("payload was checked")),
-            },
+            Source::View(view) => {
+                let whole = match view.contiguous_slice() {
+                    Some(slice) => Cow::Borrowed(slice),
+                    None => Cow::Owned(view.contiguous().expect("payload was checked")),
+                };
+                match self.dtype {
+                    DType::F16 | DType::BF16 if view.dtype == ScalarType::F32 => {
+                        Cow::Owned(rounded(self.dtype, &whole))
+                    }
+                    _ => whole,
+                }
+            }
         };
         match self.storage {
             Storage::Native => native,
             Storage::Word => Cow::Owned(widen(self.dtype, &native)),
         }
     }
+}
+
+/// Floats as a half type, rounded to nearest even.
+fn rounded(half: DType, floats: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; floats.len() / 2];
+    let bits = |f: f32| match half {
+        DType::BF16 => half::bf16::from_f32(f).to_bits(),
+        _ => half::f16::from_f32(f).to_bits(),
+    };
+    for (from, to) in floats.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<2>().0) {
+        *to = bits(f32::from_le_bytes(*from)).to_le_bytes();
+    }
+    out
 }
 
 /// Each element in a 32-bit word of its own, as `Storage::Word` says.

@@ -7,7 +7,7 @@ use crate::exec::HostTensor;
 use crate::import::Program;
 use crate::ir::DType;
 use crate::ir::eval::{Data, Tensor};
-use crate::pass_rule::{Figures, Level, Rule};
+use crate::pass_rule::{Figures, Gate, Level, Rule};
 
 /// How the outputs of one file are judged.
 pub(super) struct Judge {
@@ -15,32 +15,71 @@ pub(super) struct Judge {
     ties: bool,
     /// The inputs hold no floating numbers, so that f64 references are no more exact.
     integers_only: bool,
+    /// The half type of mixed precision.
+    half: Option<DType>,
 }
 
 /// The overall error may be twice PyTorch's own, plus this many roundings of the result: where PyTorch is exact (copies, few
 /// additions), a different order of operations still rounds.
 const FLOOR_ROUNDINGS: f64 = 2.0;
+/// Mixed precision without PyTorch's own results in it: as many roundings overall, since PyTorch's error in f32 says nothing.
+const MIXED_ROUNDINGS: f64 = 4.0;
 
 impl Judge {
-    pub(super) fn new(level: Option<Level>, flags: Flags, references: &References) -> Judge {
+    pub(super) fn new(level: Option<Level>, flags: Flags, references: &References, half: Option<DType>) -> Judge {
         let tensors = || references.sets.iter().flat_map(|s| s.inputs.values().chain(s.outputs.values()));
-        let precision = Rule::working_precision(tensors().map(|t| t.dtype));
+        let precision = Rule::working_precision(tensors().map(|t| t.dtype).chain(half));
         let level = level.unwrap_or(if flags.operator { Level::Operator } else { Level::Model });
         let mut inputs = references.sets.iter().flat_map(|s| s.inputs.values()).peekable();
         let integers_only = level == Level::Operator && inputs.peek().is_some() && inputs.all(|t| !t.dtype.is_float());
-        Judge { rule: Rule { precision, level, edge: flags.edge }, ties: flags.ties, integers_only }
+        Judge { rule: Rule { precision, level, edge: flags.edge }, ties: flags.ties, integers_only, half }
     }
 
     /// Judges output `i` of a set; nothing where there is no reference.
     pub(super) fn compare(&self, set: &Set, i: usize, got: &HostTensor) -> Option<OutputReport> {
         let name = format!("{}out.{i}", set.prefix);
         let reference = set.outputs.get(&i)?;
+        if let (Some(half), Some(own)) = (self.half, set.mixed.get(&i)) {
+            return Some(self.compare_mixed(set, i, got, half, own, name));
+        }
         Some(match self.figures(set, i, got, reference) {
             Ok(figures) => {
                 OutputReport { name, problem: self.problem(set, i, got, reference, &figures), figures: Some(figures) }
             }
             Err(problem) => OutputReport { name, problem: Some(problem), figures: None },
         })
+    }
+
+    /// Mixed precision where PyTorch's own is known: floats by their error beside its, integers equal to either reference.
+    fn compare_mixed(
+        &self,
+        set: &Set,
+        i: usize,
+        got: &HostTensor,
+        half: DType,
+        own: &HostTensor,
+        name: String,
+    ) -> OutputReport {
+        let gate = || -> Result<(Figures, Option<String>), String> {
+            let reference = &set.outputs[&i];
+            let mut figures = self.figures(set, i, got, reference)?;
+            if !reference.dtype.is_float() {
+                let equal = figures.failed == 0 || got.bytes == own.bytes;
+                return Ok((
+                    figures,
+                    (!equal).then(|| format!("{} of {} elements differ", figures.failed, figures.total)),
+                ));
+            }
+            let exact = set.exact.get(&i).unwrap_or(reference);
+            let gate = Gate::new(half, &tensor(got)?, &tensor(own)?, &tensor(exact)?);
+            (figures.rms, figures.reference_rms) = gate.rms;
+            figures.worst = gate.share();
+            Ok((figures, gate.problem()))
+        };
+        match gate() {
+            Ok((figures, problem)) => OutputReport { name, problem, figures: Some(figures) },
+            Err(problem) => OutputReport { name, problem: Some(problem), figures: None },
+        }
     }
 
     /// The overall error beside the size of what it is an error of, for results that are not expected to pass.
@@ -75,7 +114,8 @@ impl Judge {
         }
         // Without an f64 reference PyTorch's own error is not known.
         let scale = rms(set.exact.get(&i)?);
-        let most = 2.0 * f.reference_rms + FLOOR_ROUNDINGS * self.eps() * scale;
+        let roundings = if self.half.is_some() { MIXED_ROUNDINGS } else { FLOOR_ROUNDINGS };
+        let most = 2.0 * f.reference_rms + roundings * self.eps() * scale;
         (f.rms > most)
             .then(|| format!("rms error {:.3e} is over {most:.3e} (PyTorch's {:.3e})", f.rms, f.reference_rms))
     }
@@ -235,7 +275,7 @@ mod tests {
     }
 
     fn problem(refs: &References, flags: Flags, level: Option<Level>, got: &HostTensor) -> Option<String> {
-        let judge = Judge::new(level, flags, refs);
+        let judge = Judge::new(level, flags, refs, None);
         judge.compare(&refs.sets[0], 0, got).expect("there is a reference").problem
     }
 

@@ -1,7 +1,8 @@
 //! `jvc verify`: compiles programs, runs them on a device, and judges the results by references of PyTorch.
 //!
 //! For each `.pt2` a sibling `.safetensors` holds inputs (`in.N`, in the order of the program's inputs), PyTorch's outputs in the program's
-//! own precision (`out.N`) and in f64 (`out64.N`), and further sets of the same under `alt.K.`. Every set runs several times from the
+//! own precision (`out.N`) and in f64 (`out64.N`), and further sets of the same under `alt.K.`. With `--precision f16`, `NAME.f16.safetensors`
+//! may hold PyTorch's outputs (`out.N`, `alt.K.out.N`) in mixed precision, whose error ours is then held to. Every set runs several times from the
 //! initial state, each time on an arena full of 0xFF bytes; all runs must give the same bytes, and the first is compared. Nothing is
 //! interpreted: results come from the plan's dispatches, whose number is reported. On demand every step also runs alone, to test the ranges
 //! that it declares.
@@ -23,6 +24,7 @@ use crate::import::{self, Program};
 use crate::ir::{Graph, UserOutput};
 use crate::options::Options;
 use crate::pass_rule::Level;
+use crate::passes::mix_precision;
 use crate::pipeline::{self, Compiled};
 use crate::report::Diagnostic;
 use cases::CaseIndex;
@@ -196,7 +198,11 @@ impl<'r> Runner<'r> {
     }
 
     fn judge(&self, target: &Target, report: &mut FileReport) -> Verdict<BTreeMap<String, HostTensor>> {
-        let references = References::beside(&target.path)?;
+        let mut references = References::beside(&target.path)?;
+        let half = self.request.options.mixed.as_ref().map(|m| m.half.dtype());
+        if let Some(half) = half {
+            references.add_mixed(&target.path, half)?;
+        }
         let mut programs = import::read(&target.path).map_err(|e| Status::Fail(format!("import: {e}")))?;
         let program = match programs.len() {
             1 => &programs[0],
@@ -210,9 +216,10 @@ impl<'r> Runner<'r> {
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
         report.compile_seconds = started.elapsed().as_secs_f64();
         report.describe_plan(&compiled.plan);
+        report.notes.extend(compiled.mixed.iter().map(mix_precision::Report::summary));
         report.notes.extend(compiled.quantized.iter().filter_map(|q| q.lines().pop()));
         let outputs = if references.has_outputs() {
-            let rule = judge::Judge::new(self.request.level, report.flags, &references);
+            let rule = judge::Judge::new(self.request.level, report.flags, &references, half);
             self.run_sets(&compiled, &programs[0], &references, &rule, report)?
         } else {
             self.run_random(&compiled, &references, report)?
@@ -304,7 +311,7 @@ impl<'r> Runner<'r> {
                 let Some(output) = output else { continue };
                 saved.insert(format!("{}out.{i}", set.prefix), output.clone());
                 let judged = judge.compare(set, i, output);
-                if self.request.options.quantize.is_some() {
+                if self.request.options.quantize.is_some() || self.request.options.mixed.is_some() {
                     report.notes.extend(judged.as_ref().and_then(|o| judge.error_note(set, i, o)));
                 }
                 report.outputs.extend(judged);

@@ -3,7 +3,7 @@
 use super::Status;
 use crate::aten::philox::{OFFSET, SEED};
 use crate::exec::{HostTensor, Value};
-use crate::ir::{Graph, UserInput};
+use crate::ir::{DType, Graph, UserInput};
 use crate::tensor_file::read_tensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ pub(super) struct Set {
     pub(super) inputs: BTreeMap<usize, HostTensor>,
     pub(super) outputs: BTreeMap<usize, HostTensor>,
     pub(super) exact: BTreeMap<usize, HostTensor>,
+    /// PyTorch's outputs in the half type asked for, where they are given.
+    pub(super) mixed: BTreeMap<usize, HostTensor>,
 }
 
 impl References {
@@ -35,6 +37,24 @@ impl References {
         let tensors = read_tensors(path).map_err(|e| Status::Fail(format!("references: {e}")))?;
         let sets = split(tensors).map_err(|name| Status::Fail(format!("references: `{name}` is no known name")))?;
         Ok(References { sets })
+    }
+
+    /// Adds PyTorch's results in mixed precision from `NAME.f16.safetensors` (or bf16), if that is there.
+    pub(super) fn add_mixed(&mut self, program: &Path, half: DType) -> Result<(), Status> {
+        let named = |path: PathBuf| {
+            let name = path.file_name()?.to_string_lossy().strip_suffix(".safetensors")?.to_string();
+            Some(path.with_file_name(format!("{name}.{half}.safetensors")))
+        };
+        let Some(path) = candidates(program).into_iter().filter_map(named).find(|p| p.is_file()) else { return Ok(()) };
+        let tensors = read_tensors(&path).map_err(|e| Status::Fail(format!("references in {half}: {e}")))?;
+        let mut mixed =
+            split(tensors).map_err(|n| Status::Fail(format!("references in {half}: `{n}` is no known name")))?;
+        for set in &mut self.sets {
+            if let Some(own) = mixed.iter_mut().find(|m| m.prefix == set.prefix) {
+                set.mixed = std::mem::take(&mut own.outputs);
+            }
+        }
+        Ok(())
     }
 
     /// True if there is a result to compare with.
@@ -132,7 +152,7 @@ pub(crate) fn input_values<'t>(
 }
 
 fn integer(t: &HostTensor) -> Option<i64> {
-    if t.dtype != crate::ir::DType::I64 {
+    if t.dtype != DType::I64 {
         return None;
     }
     t.bytes.as_slice().try_into().ok().map(i64::from_le_bytes)

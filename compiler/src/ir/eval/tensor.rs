@@ -118,6 +118,15 @@ impl Tensor {
         Some(Tensor { dtype, shape, data })
     }
 
+    /// The same numbers as another floating type, rounded.
+    ///
+    /// # Panics
+    /// When it holds integers, or `dtype` is one.
+    pub fn converted(&self, dtype: DType) -> Tensor {
+        assert!(dtype.is_float(), "floats stay floats, not {dtype}");
+        Tensor::from_f64(dtype, &self.shape, self.floats().to_vec())
+    }
+
     /// Writes native little-endian storage.
     pub fn to_bytes(&self) -> Vec<u8> {
         match &self.data {
