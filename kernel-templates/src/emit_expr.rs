@@ -125,23 +125,37 @@ impl<'s> Emit<'s> {
         initial: &[Id],
         body: impl FnOnce(&mut Emit<'s>, Id, &[Id]) -> Vec<Id>,
     ) -> Vec<Id> {
-        let known = |asm: &Asm, id| asm.const_bits(id);
-        if let (Some(first), Some(last), Some(by)) =
-            (known(&self.asm, start), known(&self.asm, end), known(&self.asm, step))
-        {
-            if first >= last {
-                return initial.to_vec();
-            }
-            if first + by >= last {
-                return self.scope(|cx| body(cx, start, initial));
-            }
+        let known = |id| self.asm.const_bits(id);
+        let (Some(first), Some(last), Some(by)) = (known(start), known(end), known(step)) else {
+            return self.loop_of((start, end, step), false, initial, body);
+        };
+        if first >= last {
+            return initial.to_vec();
         }
-        let l: Loop = self.asm.loop_begin(start, end, step, initial);
+        if first + by >= last {
+            return self.scope(|cx| body(cx, start, initial));
+        }
+        self.loop_of((start, end, step), true, initial, body)
+    }
+
+    /// As [`Emit::loop_step`] for a range that is not known; it is not empty if the loop surely `runs`.
+    pub(crate) fn loop_of(
+        &mut self,
+        range: (Id, Id, Id),
+        runs: bool,
+        initial: &[Id],
+        body: impl FnOnce(&mut Emit<'s>, Id, &[Id]) -> Vec<Id>,
+    ) -> Vec<Id> {
+        if !runs {
+            let some = self.asm.ult(range.0, range.1);
+            return self.if_then(some, initial, |cx| cx.loop_of(range, true, initial, body));
+        }
+        let l: Loop = self.asm.loop_begin(range, initial);
         self.frames.push(Frame { is_block: true, ..Frame::default() });
         let values = body(self, l.index, &l.carried);
         self.frames.pop();
         self.asm.loop_end(&l, &values);
-        l.carried
+        values
     }
 
     /// `for i in 0..count`.

@@ -8,9 +8,10 @@ use rspirv::spirv::{LoopControl, Op, Scope, SelectionControl};
 pub(crate) struct Loop {
     /// The running index.
     pub(crate) index: Id,
-    /// Carried values at the start of an iteration; after the loop they hold the final ones.
+    /// Carried values at the start of an iteration.
     pub(crate) carried: Vec<Id>,
     step: Id,
+    end: Id,
     header_block: usize,
     header: Id,
     next: Id,
@@ -27,10 +28,14 @@ pub(crate) struct If {
 }
 
 impl Asm {
-    /// Opens `for (index = start; index < end; index += step)` (unsigned) with values carried from `initial`.
-    pub(crate) fn loop_begin(&mut self, start: Id, end: Id, step: Id, initial: &[Id]) -> Loop {
+    /// Opens `index = start; do … while ((index += step) < end)` (unsigned) with values carried from `initial`: for ranges that are not
+    /// empty.
+    ///
+    /// Tested at its end, which besides saving a branch keeps Mesa's CPU driver inside buffers: that walks through a loop's body once
+    /// more after the last lane has left at the top, and loads from uniform addresses without asking for lanes.
+    pub(crate) fn loop_begin(&mut self, (start, end, step): (Id, Id, Id), initial: &[Id]) -> Loop {
         let entry = self.current_label();
-        let [header, test, body, next, merge] = std::array::from_fn(|_| self.fresh(St::Other, 0));
+        let [header, body, next, merge] = std::array::from_fn(|_| self.fresh(St::Other, 0));
         self.push_void(Op::Branch, vec![Operand::IdRef(header)]);
         self.open_labelled(header);
         let header_block = self.blocks.len() - 1;
@@ -40,22 +45,20 @@ impl Asm {
         let carried = carried.into_iter().map(|(st, ty)| self.fresh(st, ty)).collect();
         let merge_operands = vec![Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(LoopControl::NONE)];
         self.push_void(Op::LoopMerge, merge_operands);
-        self.push_void(Op::Branch, vec![Operand::IdRef(test)]);
-        self.open_labelled(test);
-        let go_on = self.ult(index, end);
-        let branch = vec![Operand::IdRef(go_on), Operand::IdRef(body), Operand::IdRef(merge)];
-        self.push_void(Op::BranchConditional, branch);
+        self.push_void(Op::Branch, vec![Operand::IdRef(body)]);
         self.open_labelled(body);
-        Loop { index, carried, step, header_block, header, next, merge, entry, initial: initial.to_vec(), start }
+        Loop { index, carried, step, end, header_block, header, next, merge, entry, initial: initial.to_vec(), start }
     }
 
-    /// Closes a loop; `values` are the carried ones at the end of an iteration. The final ones are `l.carried`.
+    /// Closes a loop; `values` are the carried ones at the end of an iteration, and after the loop those of the last one.
     pub(crate) fn loop_end(&mut self, l: &Loop, values: &[Id]) {
         assert_eq!(values.len(), l.initial.len(), "a loop yields as many values as it carries");
         self.push_void(Op::Branch, vec![Operand::IdRef(l.next)]);
         self.open_labelled(l.next);
         let index = self.iadd(l.index, l.step);
-        self.push_void(Op::Branch, vec![Operand::IdRef(l.header)]);
+        let go_on = self.ult(index, l.end);
+        let branch = vec![Operand::IdRef(go_on), Operand::IdRef(l.header), Operand::IdRef(l.merge)];
+        self.push_void(Op::BranchConditional, branch);
         let mut phis = vec![self.phi(l.index, &[(l.start, l.entry), (index, l.next)])];
         for ((&phi, &first), &last) in l.carried.iter().zip(&l.initial).zip(values) {
             phis.push(self.phi(phi, &[(first, l.entry), (last, l.next)]));

@@ -181,14 +181,14 @@ impl Asm {
         let by_zero = self.ieq(b.0, zero);
         let divisor = self.select(by_zero, one, b.0);
         let short = self.udiv(a.0, divisor);
-        let count = self.select(is_wide, bits, zero);
-        let low = self.select(is_wide, a.0, short);
+        let wide = self.if_begin(is_wide);
         // The quotient moves in from below as the dividend moves out above.
-        let l = self.loop_begin(zero, count, one, &[low, a.1, zero, zero]);
+        let l = self.loop_begin((zero, bits, one), &[a.0, a.1, zero, zero]);
         let (quotient, rest) = ((l.carried[0], l.carried[1]), (l.carried[2], l.carried[3]));
         let (quotient, rest) = self.divide_bit(quotient, rest, b);
         self.loop_end(&l, &[quotient.0, quotient.1, rest.0, rest.1]);
-        (l.carried[0], l.carried[1])
+        let words = self.if_end(&wide, &[quotient.0, quotient.1], &[short, a.1]);
+        (words[0], words[1])
     }
 
     /// One step of the long division: the dividend's highest bit joins the rest, which the divisor may fit.

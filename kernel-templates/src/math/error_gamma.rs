@@ -67,7 +67,7 @@ impl Asm {
         let square = self.fmul(capped, capped);
         let twice = self.mul_const(square, 2.0);
         let (start, stop, one) = (self.u32(1), self.u32(160), self.u32(1));
-        let series = self.loop_begin(start, stop, one, &[capped, capped]);
+        let series = self.loop_begin((start, stop, one), &[capped, capped]);
         let (term, sum) = (series.carried[0], series.carried[1]);
         let odd = self.iadd(series.index, series.index);
         let odd = self.iadd(odd, one);
@@ -76,7 +76,6 @@ impl Asm {
         let term = self.fmul(term, factor);
         let sum = self.fadd(sum, term);
         self.loop_end(&series, &[term, sum]);
-        let sum = series.carried[1];
         let minus = self.fneg(square);
         let decay = self.exp(minus);
         let value = self.fmul(sum, decay);

@@ -134,18 +134,18 @@ fn nest(cx: &mut Emit<'_>, spec: &MatmulSpec, order: &[usize], rows: &[Kept], co
     };
     let sums_in_blocks = inner.is_empty() && spec.acc == Ty::F32;
     if !sums_in_blocks {
-        return laid_out(cx, (zero, count), unroll, acc, &mut step);
+        return laid_out(cx, (zero, count), (unroll, runs), acc, &mut step);
     }
     let block = if BLOCK.is_multiple_of(unroll) { BLOCK } else { BLOCK * unroll };
     if matches!(extent, Extent::Const(n) if n <= block) {
-        return block_sum(cx, (zero, count), unroll, acc, &mut step);
+        return block_sum(cx, (zero, count), (unroll, runs), acc, &mut step);
     }
     let block = cx.asm.u32(block);
     cx.loop_step((zero, count, block), acc, |cx, first, acc| {
         let end = cx.asm.iadd(first, block);
         let inside = cx.asm.ult(end, count);
         let end = cx.asm.select(inside, end, count);
-        block_sum(cx, (first, end), unroll, acc, &mut step)
+        block_sum(cx, (first, end), (unroll, true), acc, &mut step)
     })
 }
 
@@ -153,22 +153,34 @@ fn nest(cx: &mut Emit<'_>, spec: &MatmulSpec, order: &[usize], rows: &[Kept], co
 type Step<'b> = dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id> + 'b;
 
 /// `acc` plus the sum over a range that starts from zero: sums of sums lose far less than one long sum.
-fn block_sum(cx: &mut Emit<'_>, range: (Id, Id), unroll: u32, acc: &[Id], step: &mut Step<'_>) -> Vec<Id> {
+fn block_sum(cx: &mut Emit<'_>, range: (Id, Id), turns: (u32, bool), acc: &[Id], step: &mut Step<'_>) -> Vec<Id> {
     let zero = cx.asm.f32(0.0);
-    let sums = laid_out(cx, range, unroll, &vec![zero; acc.len()], step);
+    let sums = laid_out(cx, range, turns, &vec![zero; acc.len()], step);
     acc.iter().zip(sums).map(|(&acc, sum)| cx.asm.fadd(acc, sum)).collect()
 }
 
-/// A loop over a range, `unroll` steps laid out in each turn.
-fn laid_out(cx: &mut Emit<'_>, (start, end): (Id, Id), unroll: u32, initial: &[Id], step: &mut Step<'_>) -> Vec<Id> {
+/// A loop over a range, `unroll` steps laid out in each turn; it surely takes one turn if it `runs`.
+fn laid_out(
+    cx: &mut Emit<'_>,
+    (start, end): (Id, Id),
+    (unroll, runs): (u32, bool),
+    initial: &[Id],
+    step: &mut Step<'_>,
+) -> Vec<Id> {
     let by = cx.asm.u32(unroll);
-    cx.loop_step((start, end, by), initial, |cx, i, carried| {
+    let known = [start, end].iter().all(|&id| cx.asm.const_bits(id).is_some());
+    let body = |cx: &mut Emit<'_>, i: Id, carried: &[Id]| {
         (0..unroll).fold(carried.to_vec(), |carried, u| {
             let u = cx.asm.u32(u);
             let at = cx.asm.iadd(i, u);
             step(cx, at, &carried)
         })
-    })
+    };
+    if known {
+        cx.loop_step((start, end, by), initial, body)
+    } else {
+        cx.loop_of((start, end, by), runs, initial, body)
+    }
 }
 
 fn multiply(cx: &mut Emit<'_>, spec: &MatmulSpec, rows: &[Kept], cols: &[Kept], acc: &[Id]) -> Vec<Id> {
