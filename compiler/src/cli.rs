@@ -35,7 +35,7 @@ pub enum Command {
   jvc run resnet18.pt2 --inputs in.safetensors --repeat 20 --steps
 Tensors are called in.N and out.N, in the order of the program's inputs and outputs.")]
     Run(RunArgs),
-    /// Compile in memory and measure how long a run takes
+    /// Compile in memory and measure how long a run takes, with inputs and outputs on the device
     #[command(after_help = "Examples:
   jvc bench resnet18.pt2 --inputs in.safetensors
   jvc bench matmul.pt2 --inputs in.safetensors --chain 20 --format json

@@ -211,6 +211,38 @@ impl Session<'_> {
         outputs
     }
 
+    /// Copies inputs to the device and keeps outputs there, for [`Session::run_resident`].
+    ///
+    /// # Errors
+    /// Inputs that do not fit, or the runtime's.
+    pub fn make_resident(&mut self, gpu: &rt::Gpu, inputs: &[Value]) -> Result<Resident, ExecError> {
+        let call = Call::new(self.entry, inputs)?;
+        let mut buffers = vec![];
+        for bytes in &call.inputs {
+            let buffer = gpu.buffer(bytes.len() as u64, rt::MemoryKind::Device)?;
+            buffer.write(0, bytes)?;
+            buffers.push(buffer);
+        }
+        for bytes in call.output_bytes(self.entry)? {
+            buffers.push(gpu.buffer(bytes, rt::MemoryKind::Device)?);
+        }
+        for (slot, buffer) in buffers.iter().enumerate() {
+            self.session.bind_external(slot, Some(buffer.address()))?;
+        }
+        Ok(Resident { table: call.table, n_inputs: call.inputs.len(), buffers })
+    }
+
+    /// Runs once and waits, with nothing copied between host and device.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn run_resident(&mut self, resident: &Resident) -> Result<(), ExecError> {
+        let n_outputs = resident.buffers.len() - resident.n_inputs;
+        let ticket = self.session.submit(&resident.table, &vec![&[][..]; resident.n_inputs], &vec![0; n_outputs])?;
+        let mut nothing: Vec<&mut [u8]> = (0..n_outputs).map(|_| &mut [][..]).collect();
+        Ok(self.session.wait(ticket, &mut nothing)?)
+    }
+
     /// Nanoseconds of the latest run of a timed session, on the device.
     ///
     /// # Errors
@@ -252,6 +284,14 @@ impl Session<'_> {
     pub fn n_barriers(&self) -> usize {
         self.entry.steps.len() - self.n_dispatches()
     }
+}
+
+/// Inputs and outputs of a session that stay on the device.
+pub struct Resident {
+    table: Vec<u32>,
+    n_inputs: usize,
+    /// By slot of the I/O table: inputs, then outputs.
+    buffers: Vec<rt::Buffer>,
 }
 
 fn kernel_desc<'a>((k, code): (&'a PlanKernel, &'a Vec<u8>)) -> rt::KernelDesc<'a> {

@@ -1,0 +1,55 @@
+"""Errors against a reference in f64, beside PyTorch's own: a figure counts only if the result is right."""
+
+import copy
+
+import torch
+
+# Bounds on our error, in PyTorch's own of the same precision: RMS and largest. From the accuracy gates of the project.
+GATES = {torch.float32: (2.0, 4.0), torch.float16: (1.25, 3.0), torch.bfloat16: (1.25, 3.0)}
+# What is forgiven where PyTorch happens to be exact: this many roundings of a value of the output's own size.
+FLOOR_ROUNDINGS = 2.0
+REAL = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def flat(outputs):
+    """The floating-point tensors of a result, in order."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    return [t for o in outputs for t in flat(o)] if isinstance(outputs, (tuple, list)) else []
+
+
+def in_double(module):
+    """A copy that computes in f64: weights, and the element types that the graph names."""
+    module = copy.deepcopy(module).double()
+    for node in getattr(getattr(module, "graph", None), "nodes", []):
+        widen = lambda value: torch.float64 if value in REAL else value
+        node.args = torch.fx.node.map_aggregate(node.args, widen)
+        node.kwargs = torch.fx.node.map_aggregate(node.kwargs, widen)
+    if hasattr(module, "recompile"):
+        module.recompile()
+    return module
+
+
+def _errors(got, want):
+    difference = (got.double() - want).abs()
+    return difference.square().mean().sqrt().item(), difference.max().item()
+
+
+def judge(ours, theirs, exact, precision):
+    """The worst ratios of our RMS and largest error to PyTorch's, over all outputs, and whether they keep the gate."""
+    rms_gate, max_gate = GATES[precision]
+    worst = {"rms": 0.0, "max": 0.0, "relative": 0.0, "passed": True}
+    for got, peer, want in zip(ours, theirs, exact, strict=True):
+        if not want.dtype.is_floating_point or not want.numel():
+            worst["passed"] &= got.shape == want.shape
+            continue
+        got = got.to(want.device)
+        size = want.square().mean().sqrt().item()
+        floor = FLOOR_ROUNDINGS * torch.finfo(precision).eps * size + 1e-30
+        (rms, largest), (peer_rms, peer_largest) = _errors(got, want), _errors(peer, want)
+        finite = torch.isfinite(got).all().item() == torch.isfinite(want).all().item()
+        worst["rms"] = max(worst["rms"], rms / max(peer_rms, floor / 100))
+        worst["max"] = max(worst["max"], largest / max(peer_largest, floor / 100))
+        worst["relative"] = max(worst["relative"], rms / (size + 1e-30))
+        worst["passed"] &= finite and rms <= rms_gate * peer_rms + floor and largest <= max_gate * peer_largest + 4 * floor
+    return worst

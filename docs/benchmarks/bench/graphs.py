@@ -1,0 +1,67 @@
+"""Real-size exported graphs as PyTorch modules: `model.json.gz` files come without weights, so both sides get the same made-up ones."""
+
+import gzip
+import json
+import math
+
+import torch
+from torch._export.serde import serialize
+from torch._export.serde.schema import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+WEIGHT_KINDS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
+DTYPES = serialize._SERIALIZE_TO_TORCH_DTYPE
+
+
+def _sizes(meta):
+    """Literal sizes of a serialised tensor, or None."""
+    sizes = [size.value for size in meta.sizes]
+    return sizes if all(isinstance(size, int) for size in sizes) else None
+
+
+def _weight(name, meta, generator):
+    """Values that keep activations finite, by what the name suggests: as `jvc --random-weights` chooses them."""
+    sizes, dtype = _sizes(meta), DTYPES[meta.dtype]
+    if not dtype.is_floating_point:
+        return torch.zeros(sizes, dtype=dtype)
+    unit = torch.rand(sizes, generator=generator) * 2 - 1
+    if len(sizes) >= 2:
+        reach = math.sqrt(3 / max(1, math.prod(sizes[1:])))
+        return (unit * reach).to(dtype)
+    if name.endswith("running_var"):
+        return (1 + unit / 2).to(dtype)
+    if name.endswith(("weight", "weight_g", "gamma", "scale")):
+        return (1 + unit / 10).to(dtype)
+    return (unit / 50).to(dtype)
+
+
+def _input(meta, generator):
+    sizes, dtype = _sizes(meta), DTYPES[meta.dtype]
+    if dtype == torch.bool:
+        return torch.ones(sizes, dtype=dtype)
+    if not dtype.is_floating_point:
+        return torch.randint(0, 2, sizes, dtype=dtype, generator=generator)
+    return (torch.randn(sizes, generator=generator) * 0.5).to(dtype)
+
+
+def load(path, device):
+    """The program as a module on a device, its weights by name, and its inputs; None where input sizes are symbolic."""
+    program = serialize._dict_to_dataclass(ExportedProgram, json.loads(gzip.open(path).read()))
+    values, generator = program.graph_module.graph.tensor_values, torch.Generator().manual_seed(1)
+    weights, inputs, state, constants = {}, [], {}, {}
+    for spec in program.graph_module.signature.input_specs:
+        if spec.type == "user_input":
+            name = getattr(spec.value.arg.value, "name", None)
+            if name not in values or _sizes(values[name]) is None:
+                return None
+            inputs.append(_input(values[name], generator))
+        elif spec.type in WEIGHT_KINDS:
+            name = getattr(spec.value, WEIGHT_KINDS[spec.type])
+            weights[name] = _weight(name, values[spec.value.arg.name], generator)
+            kept = spec.type == "parameter" or spec.type == "buffer" and spec.value.persistent
+            (state if kept else constants)[name] = weights[name]
+    for name, value in state.items():
+        state[name] = torch.nn.Parameter(value, requires_grad=False)
+    exported = serialize.ExportedProgramDeserializer().deserialize(program, state, constants)
+    module = move_to_device_pass(exported, device).module()
+    return module, weights, inputs
