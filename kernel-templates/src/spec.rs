@@ -358,7 +358,9 @@ pub struct ScanSpec {
     pub value: ExprId,
     /// Written per position.
     pub stores: Vec<Store>,
-    /// Invocations of a workgroup; one a line.
+    /// Invocations that share a line: 1 (each loops alone, no shared memory) or a power of two up to `wg`.
+    pub threads_per_line: u32,
+    /// Invocations of a workgroup.
     pub wg: u32,
 }
 

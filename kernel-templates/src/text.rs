@@ -321,7 +321,10 @@ fn recurrent(s: &RecurrentSpec) -> String {
 
 fn scan(s: &ScanSpec) -> String {
     let line = Line::new("scan", &s.exprs).word(extents(&s.outer)).word(s.len);
-    let line = line.word(format!("{:?}", s.combine).to_lowercase()).word(format_args!("wg{}", s.wg));
+    let line = line.word(format!("{:?}", s.combine).to_lowercase());
+    let shared = s.threads_per_line > 1;
+    let line = if shared { line.word(format_args!("t{}", s.threads_per_line)) } else { line };
+    let line = line.word(format_args!("wg{}", s.wg));
     line.value("value", s.value).stores("", &s.stores).finish(&s.interface)
 }
 

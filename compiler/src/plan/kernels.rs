@@ -6,6 +6,7 @@ use crate::schedule::tile;
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
 use jvc_kernels::spec::{Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
+use jvc_kernels::templates::scan;
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -84,7 +85,11 @@ fn iterations(spec: &KernelSpec) -> u64 {
             product(&s.inner) * passes / u64::from(s.threads_per_row)
         }
         KernelSpec::Matmul(s) => product(&s.k),
-        KernelSpec::Scan(s) => product(std::slice::from_ref(&s.len)),
+        KernelSpec::Scan(s) => {
+            let len = product(std::slice::from_ref(&s.len));
+            let tile = u64::from(s.threads_per_line) * u64::from(scan::ITEMS);
+            if s.threads_per_line == 1 { len } else { len.div_ceil(tile) }
+        }
         KernelSpec::Attention(s) => product(std::slice::from_ref(&s.keys)),
         KernelSpec::Recurrent(s) => tile::recurrent_iterations(product(std::slice::from_ref(&s.steps)), s.hidden, s.wg),
         KernelSpec::Scatter(s) => product(&s.inner),

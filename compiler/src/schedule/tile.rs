@@ -7,6 +7,7 @@ use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
 use jvc_kernels::spec::{Coop, KernelSpec, MatmulSpec, Staging};
 use jvc_kernels::templates::matmul::coop_fits;
+use jvc_kernels::templates::scan;
 
 /// Invocations of a workgroup in the portable path.
 const PORTABLE_WG: u32 = 256;
@@ -105,6 +106,27 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
         threads *= 2;
     }
     (most.max(threads), threads)
+}
+
+/// Workgroup size and invocations per line of a cumulative operation. Lines that lie side by side (not `innermost`) are walked alone where
+/// there are many: neighbours then read neighbours.
+pub fn scan(device: &DeviceProfile, n_lines: f64, len: f64, innermost: bool) -> (u32, u32) {
+    let many = !innermost && n_lines >= f64::from(device.rates.n_units) * 64.0;
+    let loops = device.limits.max_loop_iterations.map_or(f64::INFINITY, f64::from);
+    if (device.rates.cpu || many || len < 16.0) && len <= loops {
+        return (wg(device, n_lines), 1);
+    }
+    let most = device.limits.max_workgroup_invocations.min(1024);
+    let resident = f64::from(device.rates.n_units) * 2048.0;
+    let items = f64::from(scan::ITEMS);
+    let mut threads = 2.min(most);
+    while threads < most
+        && len > f64::from(threads) * items
+        && (threads < 32 || n_lines * f64::from(threads) < resident)
+    {
+        threads *= 2;
+    }
+    (PORTABLE_WG.min(most).max(threads), threads)
 }
 
 /// Workgroup size and invocations per row where latency is all that counts: as many as give each a few elements, while one wave of

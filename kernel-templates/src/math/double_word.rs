@@ -14,7 +14,7 @@ impl Asm {
     }
 
     /// a + b exactly.
-    pub(super) fn two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
+    pub(crate) fn two_sum(&mut self, a: Id, b: Id) -> (Id, Id) {
         let sum = self.fadd(a, b);
         let b_part = self.fsub(sum, a);
         let a_part = self.fsub(sum, b_part);

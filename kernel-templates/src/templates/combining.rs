@@ -68,7 +68,8 @@ impl Accumulator {
         vec![asm.select(better, value, state[0]), asm.select(better, position, state[1])]
     }
 
-    fn combine_values(self, asm: &mut Asm, a: Id, b: Id) -> Id {
+    /// Two values as one.
+    pub(super) fn combine_values(self, asm: &mut Asm, a: Id, b: Id) -> Id {
         let op = match self.combine {
             Combine::Sum => Binary::Add,
             Combine::Prod => Binary::Mul,

@@ -19,13 +19,59 @@ fn running_results_and_positions_match_along_any_line() {
     {
         for combine in [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min] {
             for dtype in [DType::F32, DType::I32, DType::F64, DType::I64] {
-                scan(&gpu, &outer, len, combine, dtype);
+                scan(&gpu, &outer, len, combine, dtype, (1, 32));
+                if outer.len() == 2 || len == s(1) {
+                    scan(&gpu, &outer, len, combine, dtype, (4, 32));
+                }
             }
         }
     }
 }
 
-fn scan(gpu: &jvc_runtime::Gpu, outer: &[Extent], len: Extent, combine: Combine, dtype: DType) {
+/// Tiles of 2 · 8 and of 64 · 8 elements: lines of less than one, of exactly some, and of one element more.
+#[test]
+fn lines_shared_by_invocations_go_on_from_tile_to_tile() {
+    let Some(gpu) = gpu("scans") else { return };
+    let c = Extent::Const;
+    for (outer, len, threads) in [(vec![c(3)], 50, (2, 32)), (vec![c(2)], 1024, (64, 64)), (vec![], 1025, (64, 64))] {
+        for combine in [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min] {
+            for dtype in [DType::F32, DType::I32] {
+                scan(&gpu, &outer, c(len), combine, dtype, threads);
+            }
+        }
+    }
+}
+
+/// Ones beside a large start: a sum that forgets what rounding takes would never move. As accurate as the walk along the line.
+#[test]
+fn long_sums_lose_nothing_that_a_float_can_hold() {
+    let Some(gpu) = gpu("scans") else { return };
+    let n = 3000;
+    let mut e = Exprs::new();
+    let i = e.axis(0);
+    let value = e.load(0, DType::F32, vec![i]);
+    let running = e.arg(0, Ty::F32);
+    let stores = vec![Store { operand: 1, index: i, value: running, guard: None }];
+    let operands = vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+    let mut memory = Memory { operands: operands.iter().map(|o| Random(4).buffer(o, n)).collect(), symbols: vec![] };
+    for at in 0..n {
+        memory.operands[0].store(at, Value::F32(if at == 0 { 16_777_216.0 } else { 1.0 }));
+    }
+    let (outer, len, combine) = (vec![], Extent::Const(n as u32), Combine::Sum);
+    let interface = interface(operands, false);
+    let spec = ScanSpec { interface, exprs: e, outer, len, combine, value, stores, threads_per_line: 16, wg: 32 };
+    let half_ulp = Tolerance { relative: 6e-8, absolute: 0.0 };
+    check(&gpu, "ones beside 2^24", &KernelSpec::Scan(spec), &memory, half_ulp);
+}
+
+fn scan(
+    gpu: &jvc_runtime::Gpu,
+    outer: &[Extent],
+    len: Extent,
+    combine: Combine,
+    dtype: DType,
+    (threads_per_line, wg): (u32, u32),
+) {
     let mut e = Exprs::new();
     let extents = [outer, &[len]].concat();
     let axes: Vec<(u8, Extent)> = (0u8..).zip(extents.iter().copied()).collect();
@@ -55,10 +101,17 @@ fn scan(gpu: &jvc_runtime::Gpu, outer: &[Extent], len: Extent, combine: Combine,
         combine,
         value,
         stores,
-        wg: 32,
+        threads_per_line,
+        wg,
     });
     let exact = !dtype.is_float() || matches!(combine, Combine::Max | Combine::Min);
-    check(gpu, &format!("{combine:?} {dtype} {extents:?}"), &spec, &memory, if exact { EXACT } else { CLOSE });
+    check(
+        gpu,
+        &format!("{combine:?} {dtype} {extents:?} t{threads_per_line}"),
+        &spec,
+        &memory,
+        if exact { EXACT } else { CLOSE },
+    );
 }
 
 /// Rows of a [4, 7] target take 10 values each at indices that repeat: serial order decides.

@@ -10,6 +10,7 @@ use jvc_kernels::spec::{Combine, KernelSpec, ScanSpec};
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize) -> Lowered {
     let x = node.inputs[0];
     let shape = cx.ty(x).shape.clone();
+    let innermost = dim + 1 == shape.len();
     let mut outer = shape.clone();
     let len = outer.remove(dim);
     let mut at = cx.axes(0, &outer);
@@ -25,8 +26,9 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize)
     let flops = max_elems(cx, &shape);
     let lines = max_elems(cx, &outer);
     let (outer, len) = (cx.extents(&outer), cx.ix.symtab().extent(&len));
-    let wg = tile::lines(cx.device, lines);
+    let (wg, threads_per_line) = tile::scan(cx.device, lines, max_elems(cx, &shape) / lines.max(1.0), innermost);
     let exprs = std::mem::take(&mut cx.ix.exprs);
-    let spec = ScanSpec { interface: cx.interface(), exprs, outer, len, combine, value, stores, wg };
+    let interface = cx.interface();
+    let spec = ScanSpec { interface, exprs, outer, len, combine, value, stores, threads_per_line, wg };
     Lowered::new(KernelSpec::Scan(spec), flops)
 }
