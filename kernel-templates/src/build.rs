@@ -3,7 +3,7 @@
 use crate::check::BuildError;
 use crate::limits::{Limits, Reject};
 use crate::spec::{Kernel, KernelSpec, Target};
-use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter};
+use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter, sort};
 
 /// Builds the kernel of a spec for a target; an interface form alone stands for a device with 64-bit integers.
 ///
@@ -19,6 +19,7 @@ pub fn build(spec: &KernelSpec, target: impl Into<Target>) -> Result<Kernel, Bui
         KernelSpec::Recurrent(s) => recurrent::build(s, target),
         KernelSpec::Scan(s) => scan::build(s, target),
         KernelSpec::Scatter(s) => scatter::build(s, target),
+        KernelSpec::Sort(s) => sort::build(s, target),
         KernelSpec::Fft(s) => fft::build(s, target),
     }
 }
@@ -34,6 +35,7 @@ pub fn constraints(spec: &KernelSpec, limits: &Limits) -> Result<(), Reject> {
         KernelSpec::Matmul(s) => matmul::constraints(s, limits),
         KernelSpec::Scan(s) => scan::constraints(s, limits),
         KernelSpec::Scatter(s) => scatter::constraints(s, limits),
+        KernelSpec::Sort(s) => sort::constraints(s, limits),
         KernelSpec::Attention(s) => attention::constraints(s, limits),
         KernelSpec::Recurrent(s) => recurrent::constraints(s, limits),
         KernelSpec::Fft(s) => fft::constraints(s, limits),

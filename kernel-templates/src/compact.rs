@@ -26,6 +26,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => &mut s.exprs,
             KernelSpec::Scan(s) => &mut s.exprs,
             KernelSpec::Scatter(s) => &mut s.exprs,
+            KernelSpec::Sort(s) => &mut s.exprs,
             KernelSpec::Fft(s) => &mut s.exprs,
         }
     }
@@ -49,6 +50,7 @@ impl KernelSpec {
                 own.chain(of_stores(&mut s.step_stores)).chain(of_stores(&mut s.final_stores)).collect()
             }
             KernelSpec::Scan(s) => std::iter::once(&mut s.value).chain(of_stores(&mut s.stores)).collect(),
+            KernelSpec::Sort(s) => std::iter::once(&mut s.value).chain(of_stores(&mut s.stores)).collect(),
             KernelSpec::Scatter(s) => of_stores(std::slice::from_mut(&mut s.store)),
             KernelSpec::Fft(s) => [&mut s.re, &mut s.im].into_iter().chain(of_stores(&mut s.stores)).collect(),
         }

@@ -45,6 +45,7 @@ fn stores(spec: &KernelSpec) -> Vec<(Store, Vec<Extent>)> {
             [steps, all(&s.final_stores, vec![one, s.batch, units])].concat()
         }
         KernelSpec::Scan(s) => all(&s.stores, [&s.outer[..], &[s.len]].concat()),
+        KernelSpec::Sort(s) => all(&s.stores, [&s.outer[..], &[s.len]].concat()),
         KernelSpec::Scatter(s) => all(&[s.store], [&s.outer[..], &s.inner].concat()),
         KernelSpec::Fft(s) => all(&s.stores, vec![s.batch, Extent::Const(s.n)]),
     }

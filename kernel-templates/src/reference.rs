@@ -5,7 +5,7 @@ use crate::eval::{Runner, Tape, Value, binary};
 use crate::expr::{Binary, ExprId, Exprs};
 use crate::host::{Memory, Point};
 use crate::spec::{Combine, KernelSpec, Store};
-use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter};
+use crate::templates::{attention, fft, map, matmul, recurrent, row, scan, scatter, sort};
 
 /// Runs a spec on the host.
 ///
@@ -20,6 +20,7 @@ pub fn reference(spec: &KernelSpec, memory: &mut Memory) {
         KernelSpec::Recurrent(s) => recurrent::reference(s, memory),
         KernelSpec::Scan(s) => scan::reference(s, memory),
         KernelSpec::Scatter(s) => scatter::reference(s, memory),
+        KernelSpec::Sort(s) => sort::reference(s, memory),
         KernelSpec::Fft(s) => fft::reference(s, memory),
     }
 }

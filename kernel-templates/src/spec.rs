@@ -364,6 +364,32 @@ pub struct ScanSpec {
     pub wg: u32,
 }
 
+/// Stable sort along one axis, a workgroup a line: NaN is the largest, equal values keep their order.
+///
+/// Axes: the outer ones, then the sorted one, which is the source's position in `value` and the sorted place in stores. `Arg(0)` in stores
+/// is the value at that place, `Arg(1)` the position (i32) that it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SortSpec {
+    /// Operands.
+    pub interface: Interface,
+    /// Arena of all expressions.
+    pub exprs: Exprs,
+    /// Independent lines.
+    pub outer: Vec<Extent>,
+    /// Length of a line.
+    pub len: Extent,
+    /// Elements that shared memory holds: a power of two, at least `len` and twice `wg`.
+    pub capacity: u32,
+    /// Largest first.
+    pub descending: bool,
+    /// Value per position: any type but f64.
+    pub value: ExprId,
+    /// Written per place.
+    pub stores: Vec<Store>,
+    /// Invocations of a workgroup, a power of two.
+    pub wg: u32,
+}
+
 /// How a scattered element meets what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScatterMode {
@@ -444,6 +470,8 @@ pub enum KernelSpec {
     Scan(ScanSpec),
     /// Scatter.
     Scatter(ScatterSpec),
+    /// Sort of lines in shared memory.
+    Sort(SortSpec),
     /// Fourier transform.
     Fft(FftSpec),
 }
@@ -460,6 +488,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => &s.interface,
             KernelSpec::Scan(s) => &s.interface,
             KernelSpec::Scatter(s) => &s.interface,
+            KernelSpec::Sort(s) => &s.interface,
             KernelSpec::Fft(s) => &s.interface,
         }
     }
@@ -474,6 +503,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => &mut s.interface,
             KernelSpec::Scan(s) => &mut s.interface,
             KernelSpec::Scatter(s) => &mut s.interface,
+            KernelSpec::Sort(s) => &mut s.interface,
             KernelSpec::Fft(s) => &mut s.interface,
         }
     }
@@ -488,6 +518,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => &s.exprs,
             KernelSpec::Scan(s) => &s.exprs,
             KernelSpec::Scatter(s) => &s.exprs,
+            KernelSpec::Sort(s) => &s.exprs,
             KernelSpec::Fft(s) => &s.exprs,
         }
     }
@@ -502,6 +533,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => vec![s.steps, s.batch],
             KernelSpec::Scan(s) => [&s.outer[..], &[s.len]].concat(),
             KernelSpec::Scatter(s) => [&s.outer[..], &s.inner].concat(),
+            KernelSpec::Sort(s) => [&s.outer[..], &[s.len]].concat(),
             KernelSpec::Fft(s) => vec![s.batch],
         }
     }
@@ -522,6 +554,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => s.wg,
             KernelSpec::Scan(s) => s.wg,
             KernelSpec::Scatter(s) => s.wg,
+            KernelSpec::Sort(s) => s.wg,
             KernelSpec::Fft(s) => s.wg,
         }
     }
@@ -536,6 +569,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(_) => "recurrent",
             KernelSpec::Scan(_) => "scan",
             KernelSpec::Scatter(_) => "scatter",
+            KernelSpec::Sort(_) => "sort",
             KernelSpec::Fft(_) => "fft",
         }
     }

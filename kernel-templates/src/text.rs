@@ -4,7 +4,7 @@ use crate::dtype::{DType, Storage};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::spec::{
     Access, AttentionSpec, Coop, Extent, FftSpec, Interface, KernelSpec, MapSpec, MatmulSpec, RecurrentSpec, RowSpec,
-    ScanSpec, ScatterSpec, Staging, Store,
+    ScanSpec, ScatterSpec, SortSpec, Staging, Store,
 };
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -334,6 +334,13 @@ fn scatter(s: &ScatterSpec) -> String {
     line.stores("", &[s.store]).finish(&s.interface)
 }
 
+fn sort(s: &SortSpec) -> String {
+    let line = Line::new("sort", &s.exprs).word(extents(&s.outer)).word(s.len);
+    let line = line.word(if s.descending { "descending" } else { "ascending" });
+    let line = line.word(format_args!("c{}", s.capacity)).word(format_args!("wg{}", s.wg));
+    line.value("value", s.value).stores("", &s.stores).finish(&s.interface)
+}
+
 fn fft(s: &FftSpec) -> String {
     let line = Line::new("fft", &s.exprs).word(format_args!("{}x{}", s.batch, s.n));
     let line = line.word(if s.inverse { "inverse" } else { "forward" }).word(format_args!("wg{}", s.wg));
@@ -351,6 +358,7 @@ impl fmt::Display for KernelSpec {
             KernelSpec::Recurrent(s) => recurrent(s),
             KernelSpec::Scan(s) => scan(s),
             KernelSpec::Scatter(s) => scatter(s),
+            KernelSpec::Sort(s) => sort(s),
             KernelSpec::Fft(s) => fft(s),
         })
     }

@@ -6,7 +6,7 @@ use crate::schedule::tile;
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
 use jvc_kernels::spec::{Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
-use jvc_kernels::templates::scan;
+use jvc_kernels::templates::{scan, sort};
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -93,6 +93,7 @@ fn iterations(spec: &KernelSpec) -> u64 {
         KernelSpec::Attention(s) => product(std::slice::from_ref(&s.keys)),
         KernelSpec::Recurrent(s) => tile::recurrent_iterations(product(std::slice::from_ref(&s.steps)), s.hidden, s.wg),
         KernelSpec::Scatter(s) => product(&s.inner),
+        KernelSpec::Sort(s) => sort::iterations(s.capacity, s.wg),
         KernelSpec::Map(_) | KernelSpec::Fft(_) => 0,
     }
 }

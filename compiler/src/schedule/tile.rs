@@ -7,7 +7,7 @@ use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
 use jvc_kernels::spec::{Coop, KernelSpec, MatmulSpec, Staging};
 use jvc_kernels::templates::matmul::coop_fits;
-use jvc_kernels::templates::scan;
+use jvc_kernels::templates::{scan, sort};
 
 /// Invocations of a workgroup in the portable path.
 const PORTABLE_WG: u32 = 256;
@@ -128,6 +128,19 @@ pub fn scan(device: &DeviceProfile, n_lines: f64, len: f64, innermost: bool) -> 
     }
     (PORTABLE_WG.min(most).max(threads), threads)
 }
+
+/// Elements that shared memory holds, and workgroup size, of a sort of lines of at most so many elements; none where ranks are better: for very
+/// short lines, and for those that do not fit.
+pub fn sort(device: &DeviceProfile, longest: i64, ty: Ty) -> Option<(u32, u32)> {
+    let capacity = u32::try_from(longest).ok().filter(|n| (SHORT_SORT..1 << 20).contains(n))?.next_power_of_two();
+    let fits = ty != Ty::F64 && sort::shared_bytes(ty, capacity) <= device.limits.shared_bytes_per_workgroup;
+    let most = if device.rates.cpu { CPU_WG } else { 1024 }.min(device.limits.max_workgroup_invocations);
+    // Eight elements each: four comparators between two barriers.
+    fits.then(|| (capacity, (capacity / 8).clamp(16, most)))
+}
+
+/// Counting ranks of so few elements takes less than the barriers of a network.
+const SHORT_SORT: u32 = 96;
 
 /// Workgroup size and invocations per row where latency is all that counts: as many as give each a few elements, while one wave of
 /// workgroups over the device takes them all.

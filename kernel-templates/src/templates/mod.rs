@@ -8,6 +8,7 @@ pub mod recurrent;
 pub mod row;
 pub mod scan;
 pub mod scatter;
+pub mod sort;
 
 mod combining;
 

@@ -11,5 +11,6 @@ mod matmul;
 mod recurrent;
 mod row;
 mod scan_scatter;
+mod sort;
 mod spec;
 mod support;

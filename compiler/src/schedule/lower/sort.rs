@@ -1,20 +1,43 @@
-//! Sorting by rank: each element counts the elements that come before it, and is stored at that position. Stable, deterministic, no shared
-//! memory; quadratic in the length, which the report says where it matters.
+//! Stable sorts. Lines that fit shared memory are sorted there. Others, and very short ones, are sorted by rank: each element counts the
+//! elements that come before it, and is stored at that position; quadratic in the length, which the report says where it matters.
 
 use super::super::inline::Ctx;
-use super::Lowered;
-use super::finish;
+use super::super::tile;
 use super::row::Row;
+use super::{Lowered, finish, max_elems};
 use crate::ir::Dim;
 use crate::ir::graph::Node;
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, ExprId, Unary};
-use jvc_kernels::spec::Combine;
+use jvc_kernels::spec::{Combine, KernelSpec, SortSpec};
 
 /// Beyond this length the quadratic cost is worth a word.
 const LONG: i64 = 4096;
 
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dim: usize, descending: bool) -> Lowered {
+    let shape = cx.ty(node.inputs[0]).shape.clone();
+    let longest = cx.ix.symtab().dim_range(&shape[dim]).max;
+    let mut outer = shape.clone();
+    let len = outer.remove(dim);
+    let mut at = cx.axes(0, &outer);
+    at.insert(dim, cx.ix.axis(outer.len(), &len));
+    let value = cx.at(node.inputs[0], &at);
+    let ty = cx.ix.exprs.ty(value);
+    let Some((capacity, wg)) = tile::sort(cx.device, longest, ty) else {
+        return by_rank(cx, node, dim, descending);
+    };
+    let (sorted, from) = (cx.ix.exprs.arg(0, ty), cx.ix.exprs.arg(1, Ty::I32));
+    cx.ix.assume_below(from, &len);
+    let mut stores = finish(cx, node.outputs[0], at.clone(), sorted, &[]);
+    stores.extend(finish(cx, node.outputs[1], at, from, &[]));
+    let flops = max_elems(cx, &shape) * f64::from(capacity.trailing_zeros()).powi(2);
+    let (outer, len) = (cx.extents(&outer), cx.ix.symtab().extent(&len));
+    let (exprs, interface) = (std::mem::take(&mut cx.ix.exprs), cx.interface());
+    let spec = SortSpec { interface, exprs, outer, len, capacity, descending, value, stores, wg };
+    Lowered::new(KernelSpec::Sort(spec), flops)
+}
+
+fn by_rank(cx: &mut Ctx<'_>, node: &Node, dim: usize, descending: bool) -> Lowered {
     let x = node.inputs[0];
     let shape = cx.ty(x).shape.clone();
     let mut row = Row::new(cx, &shape, std::slice::from_ref(&shape[dim]));

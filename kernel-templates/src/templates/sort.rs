@@ -1,0 +1,264 @@
+//! Stable sort of lines that fit shared memory.
+//!
+//! ```text
+//! parallel for line in outer (a workgroup each):
+//!     key[i], from[i] = order(value(line, i)), i        for i in 0..capacity; beyond len: after everything
+//!     bitonic network over (key, from)
+//!     for p in 0..len: stores(line, p, value(line, from[p]), from[p])
+//! ```
+//!
+//! Keys are integers whose order is that of the values: −0 and +0 have one key, NaN the largest. Equal keys are ordered by where they come from,
+//! so that the network, which is not stable by itself, gives the one stable order. Traffic: each input twice, each output once.
+
+use crate::asm::{Id, Shared, St};
+use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
+use crate::dtype::Ty;
+use crate::emit_expr::{Emit, emit_binary};
+use crate::eval::{Tape, Value};
+use crate::expr::{Binary, ExprId};
+use crate::host::{Memory, Point, for_each_point};
+use crate::limits::{Limits, Reject};
+use crate::reference::StoreTape;
+use crate::spec::{Extent, Grid, GridFactor, Kernel, SortSpec, Store, Target};
+use crate::templates::kernel;
+use std::cmp::Ordering;
+
+/// Whether a device can run it.
+///
+/// # Errors
+/// The first limit that it exceeds.
+pub fn constraints(spec: &SortSpec, limits: &Limits) -> Result<(), Reject> {
+    common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
+    index_space(&spec.outer)?;
+    let need = shared_bytes(spec.exprs.ty(spec.value), spec.capacity);
+    if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
+}
+
+/// Shared memory of a line: a key and a position per element.
+pub fn shared_bytes(ty: Ty, capacity: u32) -> u32 {
+    capacity * (key_type(ty).size_bytes() + 4)
+}
+
+/// Loop iterations of an invocation: of the network, and of the passes before and after it.
+pub fn iterations(capacity: u32, wg: u32) -> u64 {
+    let (levels, own) = (u64::from(capacity.trailing_zeros()), u64::from(capacity / wg));
+    levels + levels * (levels + 1) / 2 * (1 + own.div_ceil(2)) + 2 * own
+}
+
+fn key_type(ty: Ty) -> St {
+    if ty == Ty::I64 { St::U64 } else { St::U32 }
+}
+
+fn all_extents(spec: &SortSpec) -> Vec<Extent> {
+    [&spec.outer[..], &[spec.len]].concat()
+}
+
+/// Keys and positions in shared memory.
+struct Line {
+    keys: Shared,
+    from: Shared,
+}
+
+/// Builds the kernel.
+///
+/// # Errors
+/// When the spec contradicts itself.
+pub fn build(spec: &SortSpec, target: Target) -> Result<Kernel, BuildError> {
+    check(spec)?;
+    let extents = all_extents(spec);
+    let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
+    cx.load_symbols(&extents);
+    let index = cx.asm.workgroup_index();
+    cx.return_beyond(index, &spec.outer);
+    for (k, c) in cx.coordinates(index, &spec.outer).into_iter().enumerate() {
+        cx.bind_axis(k, c);
+    }
+    cx.hoist(&roots(spec), false);
+    let (len, zero) = (cx.extent(spec.len), cx.asm.u32(0));
+    // An empty line has no last element to stand in for those beyond its end.
+    let empty = cx.asm.ieq(len, zero);
+    let some = cx.asm.lnot(empty);
+    let line = Line {
+        keys: cx.asm.shared_array(key_type(spec.exprs.ty(spec.value)), spec.capacity),
+        from: cx.asm.shared_array(St::U32, spec.capacity),
+    };
+    cx.if_then(some, &[], |cx| {
+        load_keys(cx, spec, &line, len);
+        vec![]
+    });
+    cx.asm.barrier();
+    network(&mut cx, spec, &line);
+    store_sorted(&mut cx, spec, &line, len);
+    let lines = GridFactor { extents: spec.outer.clone(), divisor: 1 };
+    Ok(kernel(cx, Grid::linear(vec![lines])))
+}
+
+fn roots(spec: &SortSpec) -> Vec<ExprId> {
+    let of = |s: &Store| [Some(s.index), Some(s.value), s.guard];
+    spec.stores.iter().flat_map(of).flatten().chain([spec.value]).collect()
+}
+
+fn load_keys(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
+    let (one, capacity, wg) = (cx.asm.u32(1), cx.asm.u32(spec.capacity), cx.asm.u32(spec.wg));
+    let (lane, last) = (cx.asm.local_index(), cx.asm.isub(len, one));
+    cx.loop_step((lane, capacity, wg), &[], |cx, i, _| {
+        let inside = cx.asm.ult(i, len);
+        let at = cx.asm.select(inside, i, last);
+        cx.bind_axis(spec.outer.len(), at);
+        let value = cx.eval(spec.value);
+        let key = key(cx, spec, value);
+        let after_all = match cx.asm.st(key) {
+            St::U64 => cx.asm.int(St::U64, i64::MAX),
+            _ => cx.asm.u32(u32::MAX),
+        };
+        let key = cx.asm.select(inside, key, after_all);
+        cx.asm.store_shared(line.keys, i, key);
+        cx.asm.store_shared(line.from, i, i);
+        vec![]
+    });
+}
+
+/// An integer that is smaller the earlier the value comes: unsigned words, or signed 64-bit integers.
+fn key(cx: &mut Emit<'_>, spec: &SortSpec, value: Id) -> Id {
+    let asm = &mut cx.asm;
+    let ascending = match spec.exprs.ty(spec.value) {
+        Ty::F32 => {
+            let (sign, magnitude_mask) = (asm.u32(1 << 31), asm.u32(i32::MAX as u32));
+            let (infinity, nan_key) = (asm.u32(f32::INFINITY.to_bits()), asm.u32(u32::MAX));
+            let bits = asm.bitcast(St::U32, value);
+            let magnitude = asm.and(bits, magnitude_mask);
+            let zero = asm.u32(0);
+            let negative = asm.slt(bits, zero);
+            let (turned, raised) = (asm.inot(bits), asm.or(bits, sign));
+            let ordered = asm.select(negative, turned, raised);
+            let is_zero = asm.ieq(magnitude, zero);
+            let ordered = asm.select(is_zero, sign, ordered);
+            let is_nan = asm.ult(infinity, magnitude);
+            asm.select(is_nan, nan_key, ordered)
+        }
+        Ty::I32 => {
+            let sign = asm.u32(1 << 31);
+            asm.xor(value, sign)
+        }
+        Ty::Bool => asm.cast(St::U32, value),
+        Ty::I64 | Ty::F64 => value,
+    };
+    if spec.descending { cx.asm.inot(ascending) } else { ascending }
+}
+
+/// All comparators of a bitonic network, those of one distance between two barriers.
+fn network(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
+    let (levels, half) = (cx.asm.u32(spec.capacity.trailing_zeros()), cx.asm.u32(spec.capacity / 2));
+    let (one, two, wg) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(spec.wg));
+    let lane = cx.asm.local_index();
+    cx.loop_n(levels, &[], |cx, level, _| {
+        let block = cx.asm.shl(two, level);
+        let steps = cx.asm.iadd(level, one);
+        cx.loop_n(steps, &[], |cx, step, _| {
+            let shift = cx.asm.iadd(step, one);
+            let distance = cx.asm.shr(block, shift);
+            cx.loop_step((lane, half, wg), &[], |cx, comparator, _| {
+                exchange(cx, line, comparator, distance, block);
+                vec![]
+            });
+            cx.asm.barrier();
+            vec![]
+        });
+        vec![]
+    });
+}
+
+/// One comparator: blocks are sorted upwards and downwards in turn.
+fn exchange(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id) {
+    let asm = &mut cx.asm;
+    let (zero, one) = (asm.u32(0), asm.u32(1));
+    let mask = asm.isub(distance, one);
+    let within = asm.and(comparator, mask);
+    let doubled = asm.shl(comparator, one);
+    let a = asm.isub(doubled, within);
+    let b = asm.iadd(a, distance);
+    let (key_a, key_b) = (asm.load_shared(line.keys, a), asm.load_shared(line.keys, b));
+    let (from_a, from_b) = (asm.load_shared(line.from, a), asm.load_shared(line.from, b));
+    let below = match asm.st(key_a) {
+        St::U64 => emit_binary(asm, Binary::Lt, key_b, key_a),
+        _ => asm.ult(key_b, key_a),
+    };
+    let equal = emit_binary(asm, Binary::Eq, key_a, key_b);
+    let earlier = asm.ult(from_b, from_a);
+    let tie = asm.land(equal, earlier);
+    let b_first = asm.lor(below, tie);
+    let side = asm.and(a, block);
+    let downwards = asm.ine(side, zero);
+    let swap = asm.lne(b_first, downwards);
+    cx.if_then(swap, &[], |cx| {
+        cx.asm.store_shared(line.keys, a, key_b);
+        cx.asm.store_shared(line.keys, b, key_a);
+        cx.asm.store_shared(line.from, a, from_b);
+        cx.asm.store_shared(line.from, b, from_a);
+        vec![]
+    });
+}
+
+fn store_sorted(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
+    let (lane, wg) = (cx.asm.local_index(), cx.asm.u32(spec.wg));
+    let axis = spec.outer.len();
+    cx.loop_step((lane, len, wg), &[], |cx, place, _| {
+        let from = cx.asm.load_shared(line.from, place);
+        let value = cx.scope(|cx| {
+            cx.bind_axis(axis, from);
+            cx.eval(spec.value)
+        });
+        cx.bind_axis(axis, place);
+        cx.bind_arg(0, value);
+        cx.bind_arg(1, from);
+        cx.stores(&spec.stores);
+        vec![]
+    });
+}
+
+fn check(spec: &SortSpec) -> Result<(), BuildError> {
+    let ty = spec.exprs.ty(spec.value);
+    let (capacity, wg) = (spec.capacity, spec.wg);
+    let powers = capacity.is_power_of_two() && wg.is_power_of_two() && 2 * wg <= capacity;
+    let fits = matches!(spec.len, Extent::Sym(_)) || matches!(spec.len, Extent::Const(n) if n <= capacity);
+    if ty == Ty::F64 || !powers || !fits {
+        return Err(shape(format!("sort: {:?} of {ty}, capacity={capacity}, wg={wg}", spec.len)));
+    }
+    let check = Check { interface: &spec.interface, exprs: &spec.exprs };
+    check.interface(&all_extents(spec))?;
+    let axes: Vec<u8> = (0..=spec.outer.len() as u8).collect();
+    check.value(Scope { what: "a sort's value", axes: &axes, args: &[] }, spec.value, ty)?;
+    check.stores(Scope { what: "sort", axes: &axes, args: &[ty, Ty::I32] }, &spec.stores)
+}
+
+/// The plainest form: the standard library's stable sort.
+pub(crate) fn reference(spec: &SortSpec, memory: &mut Memory) {
+    let (outer, len) = (memory.extents(&spec.outer), memory.extent(spec.len));
+    let tape = Tape::new(&spec.exprs, &[spec.value]);
+    let stores = StoreTape::new(&spec.exprs, &spec.stores);
+    let (mut values, mut writer) = (tape.runner(), stores.runner());
+    for_each_point(&outer, &mut vec![], &mut |axes| {
+        let mut line: Vec<(Value, i32)> = vec![];
+        for i in 0..len as i32 {
+            axes.push(i);
+            values.run(&Point { memory, axes, args: &[] });
+            line.push((values.get(0), i));
+            axes.pop();
+        }
+        line.sort_by(|(a, _), (b, _)| if spec.descending { compare(*b, *a) } else { compare(*a, *b) });
+        for (place, (value, from)) in (0..).zip(line) {
+            axes.push(place);
+            stores.run(&mut writer, memory, axes, &[value, Value::I32(from)]);
+            axes.pop();
+        }
+    });
+}
+
+/// NaN above everything.
+fn compare(a: Value, b: Value) -> Ordering {
+    if !a.ty().is_float() {
+        return a.to_i64().cmp(&b.to_i64());
+    }
+    let (a, b) = (a.to_f64(), b.to_f64());
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}

@@ -1,0 +1,74 @@
+//! Sorts in shared memory, with ties, zeros of both signs, infinities and NaN.
+
+use crate::spec::{interface, operand, row_major, symbolic};
+use crate::support::{EXACT, Random, check, elements, gpu};
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::eval::Value;
+use jvc_kernels::expr::Exprs;
+use jvc_kernels::host::Memory;
+use jvc_kernels::spec::{Access, Extent, KernelSpec, SortSpec, Store};
+
+#[test]
+fn lines_are_sorted_with_ties_in_order() {
+    let Some(gpu) = gpu("sorts") else { return };
+    let (c, s) = (Extent::Const, Extent::Sym);
+    let shapes = [
+        (vec![c(3)], c(17), (32, 8)),
+        (vec![], c(64), (64, 32)),
+        (vec![s(0)], s(1), (64, 16)),
+        (vec![c(2)], c(1), (32, 16)),
+    ];
+    for (outer, len, tile) in shapes {
+        for dtype in [DType::F32, DType::F16, DType::I32, DType::I64, DType::Bool] {
+            for descending in [false, true] {
+                sort(&gpu, &outer, len, dtype, descending, tile);
+            }
+        }
+    }
+    sort(&gpu, &[s(0)], s(2), DType::F32, false, (32, 16));
+    sort(&gpu, &[c(1)], c(1025), DType::F32, true, (2048, 64));
+}
+
+fn sort(
+    gpu: &jvc_runtime::Gpu,
+    outer: &[Extent],
+    len: Extent,
+    dtype: DType,
+    descending: bool,
+    (capacity, wg): (u32, u32),
+) {
+    let mut e = Exprs::new();
+    let extents = [outer, &[len]].concat();
+    let axes: Vec<(u8, Extent)> = (0u8..).zip(extents.iter().copied()).collect();
+    let index = row_major(&mut e, &axes);
+    let value = e.load(0, dtype, vec![index]);
+    let (sorted, from) = (e.arg(0, dtype.ty()), e.arg(1, Ty::I32));
+    let store = |operand, value| Store { operand, index, value, guard: None };
+    let stores = vec![store(1, sorted), store(2, from)];
+    let operands =
+        vec![operand(dtype, Access::Read), operand(dtype, Access::Write), operand(DType::I32, Access::Write)];
+    let symbols = if symbolic(&extents) { vec![5, 29, 0] } else { vec![] };
+    let mut memory = Memory { operands: vec![], symbols };
+    let n = elements(&memory, &extents);
+    memory.operands = operands.iter().map(|o| Random(7).buffer(o, n)).collect();
+    let mut random = Random(8);
+    // Every other element is one of a few values, so that there are ties.
+    let few = [-1.5f32, 0.0, -0.0, 2.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 3.0];
+    for i in (0..n).step_by(2) {
+        let pick = few[random.below(few.len() as u32) as usize];
+        let value = if dtype.is_float() { Value::F32(pick) } else { Value::I32(pick as i32 % 100) };
+        memory.operands[0].store(i, value.cast(dtype.ty()));
+    }
+    let spec = KernelSpec::Sort(SortSpec {
+        interface: interface(operands, symbolic(&extents)),
+        exprs: e,
+        outer: outer.to_vec(),
+        len,
+        capacity,
+        descending,
+        value,
+        stores,
+        wg,
+    });
+    check(gpu, &format!("sort {dtype} {extents:?} descending={descending}"), &spec, &memory, EXACT);
+}
