@@ -188,6 +188,8 @@ pub enum Staging {
     Gemv {
         /// Invocations that share one dot product, a power of two.
         threads_per_dot: u32,
+        /// Columns that they compute side by side.
+        cols: u32,
     },
 }
 

@@ -269,7 +269,7 @@ fn staging(s: &Staging) -> String {
             let ahead = if *ahead { ":ahead" } else { "" };
             format!("coop:{tile}:{frag}:{warps}:{elem}:sg{subgroup}:buf{buffers}{ahead}")
         }
-        Staging::Gemv { threads_per_dot } => format!("gemv:{threads_per_dot}"),
+        Staging::Gemv { threads_per_dot, cols } => format!("gemv:{threads_per_dot}x{cols}"),
     }
 }
 

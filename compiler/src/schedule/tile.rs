@@ -188,7 +188,7 @@ pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'stati
         return (Staging::Registers { rows, cols }, row_sharing_wg(device, p, rows, cols), slow);
     }
     if p.m <= 8.0 && p.k >= 64.0 {
-        return (Staging::Gemv { threads_per_dot: 32 }, most, slow);
+        return (gemv(device, p, most), most, slow);
     }
     if p.m >= 1024.0 && p.n <= 32.0 {
         let (staging, wg) = thin(p.n);
@@ -203,6 +203,25 @@ pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'stati
     } else {
         (Staging::Shared { bm: 32, bn: 32, bk: 16, rows: 2, cols: 2 }, 256.min(most), slow)
     }
+}
+
+/// Lanes and columns of a thin product: as many columns side by side as leave the device enough subgroups, and more lanes where even single
+/// columns do not.
+fn gemv(device: &DeviceProfile, p: &Problem, wg: u32) -> Staging {
+    let enough = f64::from(device.rates.n_units) * 16.0;
+    let sets = |cols: u32, lanes: u32| p.batch * p.n / f64::from(cols) * f64::from(lanes) / 32.0;
+    let rows = p.m as u32;
+    let mut lanes = 32.min(wg);
+    while lanes < wg && sets(1, lanes) < enough && p.k / f64::from(lanes * 8) >= 4.0 {
+        lanes *= 2;
+    }
+    let bytes = |cols: u32| wg / lanes * rows * cols * (lanes + 1) * 4;
+    let fits = |cols: u32| rows * cols <= lanes && bytes(cols) <= device.limits.shared_bytes_per_workgroup;
+    let mut cols = 1;
+    while cols < 4 && fits(2 * cols) && sets(2 * cols, lanes) >= enough {
+        cols *= 2;
+    }
+    Staging::Gemv { threads_per_dot: lanes, cols }
 }
 
 /// The cheapest cooperative tile, or why there is none.

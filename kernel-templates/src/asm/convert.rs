@@ -47,6 +47,21 @@ impl Asm {
         self.push(op, ty, vec![Operand::IdRef(a)])
     }
 
+    /// Two halves of a word, low and high, as f32.
+    pub(crate) fn unpack_halves(&mut self, elem: DType, word: Id) -> [Id; 2] {
+        if elem == DType::BF16 {
+            let (sixteen, mask) = (self.u32(16), self.u32(0xffff_0000));
+            let (low, high) = (self.shl(word, sixteen), self.and(word, mask));
+            return [low, high].map(|bits| self.bitcast(St::F32, bits));
+        }
+        let (half, pair) = (self.type_scalar(St::F16), self.type_vector(St::F16, 2));
+        let pair = self.push(Op::Bitcast, pair, vec![Operand::IdRef(word)]);
+        [0, 1].map(|i| {
+            let half = self.push(Op::CompositeExtract, half, vec![Operand::IdRef(pair), Operand::LiteralBit32(i)]);
+            self.unary(Op::FConvert, St::F32, half)
+        })
+    }
+
     /// Same bits as another type of the same width (32-bit scalars).
     pub(crate) fn bitcast(&mut self, to: St, a: Id) -> Id {
         if self.st(a) == to { a } else { self.unary(Op::Bitcast, to, a) }

@@ -112,7 +112,7 @@ fn a_product_of_gathered_rows_matches() {
     for (staging, wg) in [
         (Staging::Registers { rows: 4, cols: 2 }, 64),
         (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2 }, 64),
-        (Staging::Gemv { threads_per_dot: 16 }, 64),
+        (Staging::Gemv { threads_per_dot: 16, cols: 2 }, 64),
     ] {
         let mut e = Exprs::new();
         let at = e.axis(1);

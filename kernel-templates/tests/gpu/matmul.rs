@@ -199,15 +199,22 @@ impl Problem {
 fn thin_products_match_with_any_number_of_lanes() {
     let Some(gpu) = gpu("gemv") else { return };
     for m in [1, 3, 8] {
-        for (threads, wg) in [(1, 64), (16, 64), (64, 64), (256, 256)] {
+        for (threads, cols, wg) in [(8, 1, 64), (16, 2, 64), (64, 3, 64), (256, 1, 256)] {
             for (n, k) in [(5, vec![300]), (64, vec![64]), (1, vec![7, 9]), (9, vec![0])] {
                 let p = Problem { transposed: true, ..problem(2, m, n, &k) };
-                p.check(&gpu, Staging::Gemv { threads_per_dot: threads }, wg);
+                p.check(&gpu, Staging::Gemv { threads_per_dot: threads, cols }, wg);
             }
         }
     }
+    // Blocks of 16 bytes: whole turns of all lanes, and what is left.
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (m, n, k, cols) in [(1, 5, vec![520], 2), (2, 7, vec![2, 256], 4), (4, 3, vec![1024], 1)] {
+            let p = Problem { transposed: true, dtype, ..problem(2, m, n, &k) };
+            p.check(&gpu, Staging::Gemv { threads_per_dot: 16, cols }, 64);
+        }
+    }
     let p = Problem { n: Extent::Sym(2), k: vec![Extent::Sym(3)], ..problem(1, 2, 1, &[]) };
-    p.check(&gpu, Staging::Gemv { threads_per_dot: 32 }, 128);
+    p.check(&gpu, Staging::Gemv { threads_per_dot: 32, cols: 3 }, 128);
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildError> {
     match spec.staging {
         Staging::Registers { rows, cols } => registers::build(spec, target, rows, cols),
         Staging::Shared { .. } => shared::build(spec, target),
-        Staging::Gemv { threads_per_dot } => gemv::build(spec, target, threads_per_dot),
+        Staging::Gemv { threads_per_dot, cols } => gemv::build(spec, target, threads_per_dot, cols),
         Staging::Coop(c) => coop::build(spec, target, &c),
     }
 }
@@ -86,7 +86,7 @@ fn check(spec: &MatmulSpec) -> Result<(), BuildError> {
     match spec.staging {
         Staging::Registers { rows, cols } => registers::check(rows, cols)?,
         Staging::Shared { .. } => shared::check(spec)?,
-        Staging::Gemv { threads_per_dot } => gemv::check(spec, threads_per_dot)?,
+        Staging::Gemv { threads_per_dot, cols } => gemv::check(spec, threads_per_dot, cols)?,
         Staging::Coop(c) => coop::check(spec, &c)?,
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
@@ -101,6 +101,11 @@ fn check(spec: &MatmulSpec) -> Result<(), BuildError> {
 
 fn all_extents(spec: &MatmulSpec) -> Vec<Extent> {
     [spec.batch, spec.m, spec.n].into_iter().chain(spec.k.iter().copied()).collect()
+}
+
+/// The k axis that consecutive k move along: the last one that is longer than 1.
+fn last_k(spec: &MatmulSpec) -> Option<usize> {
+    (0..spec.k.len()).rev().find(|&i| spec.k[i] != Extent::Const(1)).map(|i| K + i)
 }
 
 fn start(spec: &MatmulSpec, target: Target) -> Emit<'_> {

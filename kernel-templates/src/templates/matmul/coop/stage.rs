@@ -4,7 +4,7 @@
 //! found one by one (gathers of convolutions, odd rows), it goes through its blocks in a loop when the tile is due: laid out, the index
 //! arithmetic of hundreds of elements would be slow to compile and would not fit the registers.
 
-use super::super::{K, all_extents, divide, is_covered};
+use super::super::{K, all_extents, divide, is_covered, last_k};
 use super::{M, Product, pitch};
 use crate::asm::Id;
 use crate::contiguity::is_consecutive;
@@ -232,11 +232,6 @@ pub(super) fn wide(spec: &MatmulSpec, elem: DType, axis: usize) -> Option<(WideL
     let find = |axis| wide_load::find(&spec.exprs, &spec.interface, &extents, root, axis, elem);
     let along_k = last_k(spec).and_then(find).map(|w| (w, true));
     along_k.or_else(|| find(axis).map(|w| (w, false)))
-}
-
-/// The k axis that consecutive k move along: the last one that is longer than 1.
-fn last_k(spec: &MatmulSpec) -> Option<usize> {
-    (0..spec.k.len()).rev().find(|&i| spec.k[i] != Extent::Const(1)).map(|i| K + i)
 }
 
 /// Runs `body` with the k axes bound to those of linear `k`.
