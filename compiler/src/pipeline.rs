@@ -14,11 +14,12 @@ use crate::plan::kernels::KernelTable;
 use crate::plan::rust_name;
 use crate::plan::weights::WeightTable;
 use crate::report::{Code, Diagnostic};
-use crate::schedule::fuse::fuse;
+use crate::schedule::fuse::{fuse, is_leaf};
+use crate::schedule::inline::{Place, Use};
 use crate::schedule::interleave::interleave;
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
-use crate::schedule::tile;
+use crate::schedule::{place_bytes, tile, waves};
 use jvc_codegen::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -141,7 +142,13 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, Sy
     decisions.extend(fusion.decisions(graph));
     let choices = drafts.iter().filter_map(|d| Some((d, tile::decision(device, &d.spec)?)));
     decisions.extend(choices.map(|(d, choice)| format!("{}: {choice}", graph.value(d.result).name)));
-    let drafts = interleave(drafts);
+    let arena = |u: Use| match u.place {
+        Place::Value(v) if !is_leaf(&graph.def(v).op) => place_bytes(graph, device, u),
+        _ => 0,
+    };
+    let drafts = waves::order(interleave(drafts), &arena);
+    let (n, chain) = (drafts.len(), waves::longest_chain(&drafts));
+    decisions.push(format!("{}: {n} kernels, of which {chain} depend on each other in the longest chain", graph.name));
     if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
 }
 

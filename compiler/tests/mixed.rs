@@ -48,7 +48,8 @@ impl Net {
         let storage = Some(Storage::owned(t.to_bytes()));
         let view = WeightView { dtype: ScalarType::F32, sizes: vec![out, k], strides: vec![k, 1], offset: 0, storage };
         net.weights.insert(name.clone(), view);
-        let w = net.b.push(Op::Weight(WeightRef { name }), vec![], vec![TensorType::fixed(DType::F32, &[out, k])])[0];
+        let w =
+            net.b.push(Op::Weight(WeightRef::new(&name)), vec![], vec![TensorType::fixed(DType::F32, &[out, k])])[0];
         let w = net.b.add1(Op::Permute(vec![1, 0]), vec![w]).expect("a matrix");
         net.at = net.b.add1(Op::Matmul, vec![net.at, w]).expect("sizes fit");
         net

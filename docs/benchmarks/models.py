@@ -1,7 +1,8 @@
-"""Times real-size graphs step by step on the GPU at hand: `models.py JVC GRAPH.model.json.gz ...`
+"""Times real-size graphs step by step on the GPU at hand: `models.py JVC [--precision f16 ...] GRAPH.model.json.gz ...`
 
 Makes random inputs and weights, runs `jvc run --steps` and prints, per graph, the number of steps, the sum of their times by GPU
-timestamps, and the share of each kind of kernel. Graphs with symbolic sizes are skipped, with a word. Needs NumPy.
+timestamps, and the share of each kind of kernel. What stands before the first graph goes to `jvc run`. Graphs with symbolic sizes are
+skipped, with a word. Needs NumPy.
 """
 
 import collections
@@ -63,14 +64,15 @@ def write_inputs(graph, path):
 
 
 def main():
-    jvc, graphs = sys.argv[1], sys.argv[2:]
+    jvc, graphs = sys.argv[1], [a for a in sys.argv[2:] if a.endswith(".gz")]
+    options = sys.argv[2 : len(sys.argv) - len(graphs)]
     folder = pathlib.Path(tempfile.mkdtemp())
     for graph in graphs:
         name, inputs = pathlib.Path(graph).name.split(".model")[0], folder / "in.safetensors"
         if not write_inputs(graph, inputs):
             print(f"{name}: skipped, its sizes are symbolic")
             continue
-        command = [jvc, "run", graph, "--random-weights", "1", "--inputs", inputs, "--repeat", "2", "--steps"]
+        command = [jvc, "run", graph, "--random-weights", "1", "--inputs", inputs, "--repeat", "2", "--steps", *options]
         run = subprocess.run(command, capture_output=True, text=True)
         steps = STEP.findall(run.stdout)
         if run.returncode or not steps:

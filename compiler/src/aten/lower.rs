@@ -105,7 +105,7 @@ impl Lowering<'_> {
             (None, Some(view)) => (view.dtype, view.sizes.iter().map(|&s| Dim::from(s)).collect()),
             (None, None) => return Err(bad_argument(format!("the archive has no weight `{name}`"))),
         };
-        let op = Op::Weight(WeightRef { name: name.to_string() });
+        let op = Op::Weight(WeightRef::new(name));
         let bits = super::small_float::storage(dtype).map_or_else(|| ir_dtype(dtype), Ok)?;
         let (value, node) = self.leaf(op, arg, dtype.is_complex(), TensorType::new(bits, shape))?;
         if super::small_float::storage(dtype).is_some() {

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::pipeline::{self, Compiled};
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::artifact::Artifact;
-use jvc_codegen::plan::{Dispatch, Entry, Plan, Step};
+use jvc_codegen::plan::{ByteRange, Dispatch, Entry, Plan, Region, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -41,6 +41,7 @@ fn explanation(compiled: &Compiled, slow: &[Diagnostic], device: &DeviceProfile)
     let mut out = format!("{} for {} ({})\n", plan.name, device.name, device.description);
     for entry in &plan.entries {
         steps(&mut out, plan, entry, device);
+        seams(&mut out, entry, device);
     }
     kernels(&mut out, plan);
     section(&mut out, "off the fast path", slow.iter().map(ToString::to_string));
@@ -80,10 +81,17 @@ fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
     let barriers = entry.steps.len() - dispatches.len();
     let floor: f64 = dispatches.iter().map(|d| predicted_us(d, device)).sum();
     let drain = barriers as f64 * device.rates.dispatch_us;
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for d in &dispatches {
+        let name = plan.kernels[d.kernel as usize].name.as_str();
+        *kinds.entry(name.split('_').next().unwrap_or(name)).or_default() += 1;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     let title = format!(
-        "{}: {} dispatches, {barriers} barriers; at best {floor:.1} µs of work and {drain:.1} µs between them",
+        "{}: {} dispatches ({}), {barriers} barriers; at best {floor:.1} µs of work and {drain:.1} µs between them",
         entry.name,
-        dispatches.len()
+        dispatches.len(),
+        kinds.join(", ")
     );
     let line = |(i, d): (usize, &&Dispatch)| {
         let kernel = &plan.kernels[d.kernel as usize].name;
@@ -93,6 +101,30 @@ fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
         format!("{i:5}  {}  [{kernel}]  {cost}{origin}", d.label)
     };
     section(out, &title, dispatches.iter().enumerate().map(line));
+}
+
+/// How many seams are listed.
+const SEAMS: usize = 16;
+
+/// What is stored by one kernel and read by others, by the time that takes: where fusing more would save most.
+fn seams(out: &mut String, entry: &Entry, device: &DeviceProfile) {
+    let dispatches =
+        || (0u32..).zip(&entry.steps).filter_map(|(i, s)| if let Step::Dispatch(d) = s { Some((i, d)) } else { None });
+    let mut found: Vec<(f64, String)> = vec![];
+    for b in &entry.buffers {
+        let inside = |r: &ByteRange| {
+            r.region == Region::Arena(b.chunk) && r.offset >= b.offset && r.offset + r.bytes <= b.offset + b.bytes
+        };
+        let alive = dispatches().filter(|(i, _)| (b.live.0..=b.live.1).contains(i));
+        let readers: Vec<&str> =
+            alive.filter(|(_, d)| d.reads.iter().any(inside)).map(|(_, d)| d.label.as_str()).collect();
+        let bytes = b.bytes as f64 * (1 + readers.len()) as f64;
+        let us = bytes / (device.rates.peak_gb_per_s * 1e3);
+        found.push((us, format!("{us:8.1} µs  {}: {} bytes, read by {}", b.name, b.bytes, readers.join(", "))));
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let title = format!("{}: what costs most to store and read again", entry.name);
+    section(out, &title, found.into_iter().take(SEAMS).map(|(_, line)| line));
 }
 
 fn kernels(out: &mut String, plan: &Plan) {

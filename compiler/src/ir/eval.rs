@@ -28,7 +28,7 @@ pub use tensor::{Data, Tensor};
 
 use super::dim::Dim;
 use super::graph::{Graph, Node, UserInput, UserOutput, ValueId};
-use super::op::{Literal, Op};
+use super::op::{Literal, Op, WeightRef};
 use super::ty::{DType, TensorType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -271,9 +271,7 @@ fn run_node(
             vec![inputs.get(*index as usize).cloned().ok_or(EvalError::MissingInput { index: *index })?]
         }
         Op::Weight(w) | Op::State(w) => {
-            let mut t = weights(&w.name).ok_or_else(|| EvalError::MissingWeight { name: w.name.clone() })?;
-            narrow_weight(&mut t, types[0].dtype, cx.precision);
-            vec![t]
+            vec![stored(w, types[0].dtype, weights, cx.precision)?]
         }
         op => {
             let shapes = types.iter().map(|t| cx.shape(name, t)).collect::<Result<Vec<_>, _>>()?;
@@ -288,12 +286,29 @@ fn run_node(
     Ok(results)
 }
 
-/// The graph may declare a weight in a half type: it is then the checkpoint's tensor rounded.
-pub(crate) fn narrow_weight(t: &mut Tensor, dtype: DType, precision: Precision) {
+/// A weight as the graph has it: tensors of the checkpoint joined along the first dimension, rounded where a half type is declared.
+pub(crate) fn stored(
+    w: &WeightRef,
+    dtype: DType,
+    weights: &Weights<'_>,
+    precision: Precision,
+) -> Result<Tensor, EvalError> {
+    let tensor = |name: &str| weights(name).ok_or_else(|| EvalError::MissingWeight { name: name.to_string() });
+    let mut t = tensor(&w.name)?;
+    for name in &w.more {
+        let next = tensor(name)?;
+        t.shape[0] += next.shape[0];
+        match (&mut t.data, next.data) {
+            (Data::Float(all), Data::Float(part)) => all.extend(part),
+            (Data::Int(all), Data::Int(part)) => all.extend(part),
+            _ => return Err(EvalError::MissingWeight { name: name.clone() }),
+        }
+    }
     if matches!(dtype, DType::F16 | DType::BF16) && t.dtype == DType::F32 {
         t.dtype = dtype;
-        round_tensor(t, precision);
+        round_tensor(&mut t, precision);
     }
+    Ok(t)
 }
 
 fn check_type(name: &str, t: &Tensor, ty: &TensorType, cx: &Cx<'_>) -> Result<(), EvalError> {
@@ -393,7 +408,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::op::{Body, WeightRef};
+    use crate::ir::op::Body;
     use crate::ir::{Builder, Graph};
     use jvc_kernels::dtype::Ty;
     use jvc_kernels::expr::{Binary, Exprs};
@@ -404,8 +419,7 @@ mod tests {
         let mut b = Builder::new("g");
         let ty = TensorType::new(DType::F32, vec![Dim::symbol("s"), Dim::from(2)]);
         let x = b.push(Op::Input { index: 0 }, vec![], vec![ty.clone()])[0];
-        let w =
-            b.push(Op::Weight(WeightRef { name: "w".into() }), vec![], vec![TensorType::fixed(DType::F32, &[1, 2])])[0];
+        let w = b.push(Op::Weight(WeightRef::new("w")), vec![], vec![TensorType::fixed(DType::F32, &[1, 2])])[0];
         let mut e = Exprs::new();
         let (p, q) = (e.arg(0, Ty::F32), e.arg(1, Ty::F32));
         let root = e.bin(Binary::Add, p, q);

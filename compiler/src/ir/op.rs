@@ -37,6 +37,20 @@ pub struct Literal {
 pub struct WeightRef {
     /// Name in the checkpoint (parameter, buffer or constant).
     pub name: String,
+    /// Further tensors that are joined to it along the first dimension.
+    pub more: Vec<String>,
+}
+
+impl WeightRef {
+    /// One tensor.
+    pub fn new(name: &str) -> WeightRef {
+        WeightRef { name: name.to_string(), more: vec![] }
+    }
+
+    /// The tensors, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name).chain(&self.more).map(String::as_str)
+    }
 }
 
 /// Boundary of 1–3-D windows.

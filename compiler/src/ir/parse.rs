@@ -7,7 +7,7 @@ mod token;
 
 use super::dim::{Dim, Range};
 use super::graph::{Binding, Graph, Node, NodeId, Origin, UserInput, UserOutput, Value, ValueId};
-use super::op::{Literal, Op};
+use super::op::{Literal, Op, WeightRef};
 use super::ty::{DType, TensorType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,6 +110,15 @@ impl Parser<'_> {
         let s = s.clone();
         self.at += 1;
         Ok(s)
+    }
+
+    /// `"a"`, or `"a" + "b"`.
+    fn weight(&mut self) -> Result<WeightRef, ParseError> {
+        let mut weight = WeightRef::new(&self.string()?);
+        while self.try_punct("+") {
+            weight.more.push(self.string()?);
+        }
+        Ok(weight)
     }
 
     fn name(&mut self) -> Result<String, ParseError> {

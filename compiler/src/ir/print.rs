@@ -150,7 +150,10 @@ impl<'a> Printer<'a> {
         let plain = |word: &str| (word.to_string(), vec![]);
         match &node.op {
             Op::Input { index } => (self.input_head(*index, node), vec![]),
-            Op::Weight(w) => (format!("weight {:?}", w.name), vec![]),
+            Op::Weight(w) => {
+                let names: Vec<String> = w.names().map(|n| format!("{n:?}")).collect();
+                (format!("weight {}", names.join(" + ")), vec![])
+            }
             Op::State(w) => (format!("state {:?}", w.name), vec![]),
             Op::Const(lit) => (format!("const {}", self.literal(lit)), vec![]),
             Op::Map(body) => (format!("map({})", print_body(body)), vec![]),

@@ -95,6 +95,26 @@ pub fn plan(requests: &[Request], max_chunk: u64) -> Result<Layout, TooLarge> {
     Ok(Layout { placements, chunk_bytes, live_bytes: bound })
 }
 
+/// Most of the bound that a layout may need so that kernels between the same barriers share no bytes.
+const WAVE_ROOM: f64 = 1.05;
+
+/// As [`plan`], with buffers kept for the whole of the waves in which they are touched first and last (`waves` gives the first and last
+/// dispatch of each one's wave): what dies in a wave must not be overwritten in it, or a barrier would part it. Where that needs more than
+/// a twentieth above the bound, buffers live no longer than they must.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_in_waves(requests: &[Request], waves: &[(u32, u32)], max_chunk: u64) -> Result<Layout, TooLarge> {
+    let exact = plan(requests, max_chunk)?;
+    let longer =
+        |r: &Request| Request { bytes: r.bytes, live: (waves[r.live.0 as usize].0, waves[r.live.1 as usize].1) };
+    let wide = plan(&requests.iter().map(longer).collect::<Vec<_>>(), max_chunk)?;
+    if total(&wide.chunk_bytes) as f64 <= WAVE_ROOM * exact.live_bytes as f64 {
+        return Ok(Layout { live_bytes: exact.live_bytes, ..wide });
+    }
+    Ok(exact)
+}
+
 fn total(chunks: &[u64]) -> u64 {
     chunks.iter().sum()
 }
@@ -205,6 +225,19 @@ mod tests {
     fn a_chain_needs_two_buffers() {
         let requests: Vec<Request> = (0..10).map(|i| Request { bytes: 1000, live: (i, i + 1) }).collect();
         assert_eq!(check(&requests, 1 << 20).chunk_bytes, vec![2048]);
+    }
+
+    #[test]
+    fn what_one_wave_touches_is_apart_where_there_is_room() {
+        // Dispatches 1 and 2 are a wave: one reads buffer 0 last, the other writes buffer 2.
+        let small = |live| Request { bytes: 256, live };
+        let requests = [small((0, 1)), small((1, 3)), small((2, 3)), Request { bytes: 16384, live: (3, 3) }];
+        let waves = [(0, 0), (1, 2), (1, 2), (3, 3)];
+        let layout = plan_in_waves(&requests, &waves, 1 << 20).expect("small");
+        assert_ne!(layout.placements[0], layout.placements[2]);
+        // Without the large one there is no room to spare.
+        let tight = plan_in_waves(&requests[..3], &waves, 1 << 20).expect("small");
+        assert_eq!(tight.chunk_bytes, [512]);
     }
 
     #[test]

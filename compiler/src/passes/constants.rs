@@ -1,7 +1,7 @@
 //! Values that depend on weights and constants alone, and what they are.
 
 use super::Cx;
-use crate::ir::eval::{Precision, Symbols, Tensor, Weights, eval_op, literal, narrow_weight};
+use crate::ir::eval::{Precision, Symbols, Tensor, Weights, eval_op, literal, stored};
 use crate::ir::{DType, Graph, Literal, Op, TensorType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,11 +66,7 @@ impl Evaluator {
     fn compute(&mut self, graph: &Graph, cx: &Cx<'_>, v: ValueId) -> Option<()> {
         let node = graph.def(v);
         let results = match &node.op {
-            Op::Weight(w) => {
-                let mut t = (cx.weights)(&w.name)?;
-                narrow_weight(&mut t, graph.ty(v).dtype, Precision::Working);
-                vec![t]
-            }
+            Op::Weight(w) => vec![stored(w, graph.ty(v).dtype, cx.weights, Precision::Working).ok()?],
             Op::Const(lit) => vec![literal(lit)],
             op => {
                 let args: Vec<Arc<Tensor>> =

@@ -17,6 +17,7 @@ mod find_norm;
 mod fold_batch_norm;
 mod fold_constants;
 mod inline_scalars;
+mod join_products;
 mod rewrite;
 mod share_equal;
 mod simplify_movement;
@@ -71,6 +72,8 @@ pub const PIPELINE: &[Pass] = &[
     find_attention::PASS,
     // Needs: norms and attention found, which are decided as one. Gives: halves where the passes below choose by element type.
     mix_precision::PASS,
+    // Needs: weights in their final type, and patterns found that look at single products.
+    join_products::PASS,
     // Needs: every attention found; nothing looks for one in what this leaves.
     spell_thin_attention::PASS,
     // Needs: every norm and softmax found; nothing looks for one in what this leaves.
@@ -89,6 +92,7 @@ pub const PASSES: &[Pass] = &[
     fold_batch_norm::PASS,
     fold_constants::PASS,
     inline_scalars::PASS,
+    join_products::PASS,
     mix_precision::PASS,
     quantize::PASS,
     share_equal::PASS,

@@ -33,7 +33,7 @@ pub use report::{Kept, Outcome, Report, WeightReport};
 
 use super::drop_dead::compact;
 use super::{Cx, Pass};
-use crate::ir::eval::{Tensor, literal};
+use crate::ir::eval::{Precision, Tensor, literal, stored};
 use crate::ir::op::{Body, Literal};
 use crate::ir::{Builder, DType, Dim, Graph, NodeId, Op, TensorType, ValueId};
 use crate::options::QuantizedForm;
@@ -68,7 +68,7 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
     let mut coded: BTreeMap<ValueId, Coded> = BTreeMap::new();
     for node in &graph.nodes {
         let name = match &node.op {
-            Op::Weight(w) => w.name.clone(),
+            Op::Weight(w) => w.names().collect::<Vec<_>>().join("+"),
             Op::Const(_) => graph.value(node.outputs[0]).name.clone(),
             _ => continue,
         };
@@ -125,7 +125,7 @@ fn code(graph: &Graph, cx: &Cx<'_>, readers: &Readers, v: ValueId, form: Quantiz
 
 fn value(graph: &Graph, cx: &Cx<'_>, v: ValueId) -> Option<Tensor> {
     match &graph.def(v).op {
-        Op::Weight(w) => (cx.weights)(&w.name),
+        Op::Weight(w) => stored(w, graph.ty(v).dtype, cx.weights, Precision::Working).ok(),
         Op::Const(lit) => Some(literal(lit)),
         _ => None,
     }

@@ -80,7 +80,7 @@ fn key(graph: &Graph, i: usize) -> String {
         let _ = write!(key, " {}", graph.ty(*v));
     }
     if let Op::Weight(w) | Op::State(w) = &node.op {
-        let _ = write!(key, " {}", w.name);
+        w.names().for_each(|name| key.extend([" ", name]));
     }
     key
 }

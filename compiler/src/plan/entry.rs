@@ -6,6 +6,7 @@ use super::writes::written_ranges;
 use super::{elem, rust_name};
 use crate::device::DeviceProfile;
 use crate::import::weights::WeightStore;
+use crate::ir::op::WeightRef;
 use crate::ir::{Graph, Op, Range, TensorType, UserInput, UserOutput, ValueId};
 use crate::memory::barriers::{self, Touches};
 use crate::memory::{self, Placement, Request};
@@ -13,7 +14,7 @@ use crate::report::{Code, Diagnostic};
 use crate::schedule::inline::{Place, Use, storage_of};
 use crate::schedule::lower::{Draft, bind};
 use crate::schedule::symtab::SymTable;
-use crate::schedule::{n_input_slots, output_slots, place_bytes, tensor_bytes};
+use crate::schedule::{n_input_slots, output_slots, place_bytes, tensor_bytes, waves};
 use jvc_codegen::plan::{
     ArenaBuffer, Base, ByteRange, Dispatch, Entry, Groups, Port, PortKind, Region, Size, State, Step, Symbol,
 };
@@ -78,7 +79,7 @@ impl<'a> Planner<'a> {
         let mut offset = 0;
         for (name, ty, value) in states(graph) {
             let bytes = tensor_bytes(graph, self.source.device, &ty);
-            let init = self.checkpoint(&name, &ty, weights)?;
+            let init = self.checkpoint(&WeightRef::new(&name), &ty, weights)?;
             if let Some(v) = value {
                 self.locations.insert(Place::Value(v), Location { region: Region::State, base: Base::State, offset });
             }
@@ -92,13 +93,16 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn checkpoint(&self, name: &str, ty: &TensorType, weights: &mut WeightTable) -> Result<u32, Diagnostic> {
+    fn checkpoint(&self, w: &WeightRef, ty: &TensorType, weights: &mut WeightTable) -> Result<u32, Diagnostic> {
         let store = self.source.weights;
-        let base = name.strip_suffix(".re").or_else(|| name.strip_suffix(".im"));
-        let view = store.get(name).or_else(|| store.get(base?));
-        let view =
-            view.ok_or_else(|| Diagnostic::new(Code::MissingWeights, format!("the checkpoint has no tensor {name}")))?;
-        weights.checkpoint(name, view, ty.dtype, storage_of(ty.dtype, self.source.device))
+        let view = |name: &str| {
+            let base = name.strip_suffix(".re").or_else(|| name.strip_suffix(".im"));
+            let view = store.get(name).or_else(|| store.get(base?)).cloned();
+            view.ok_or_else(|| Diagnostic::new(Code::MissingWeights, format!("the checkpoint has no tensor {name}")))
+        };
+        let views = w.names().map(view).collect::<Result<Vec<_>, _>>()?;
+        let name = w.names().collect::<Vec<_>>().join("+");
+        weights.checkpoint(&name, views, ty.dtype, storage_of(ty.dtype, self.source.device))
     }
 
     fn place_arena(&mut self) -> Result<(), Diagnostic> {
@@ -118,7 +122,9 @@ impl<'a> Planner<'a> {
             self.arena.push((v, Request { bytes, live }));
         }
         let requests: Vec<Request> = self.arena.iter().map(|(_, r)| r.clone()).collect();
-        let layout = memory::plan(&requests, self.source.device.limits.max_allocation_bytes).map_err(|e| {
+        let waves = waves::of(&self.source.drafts);
+        let layout = memory::plan_in_waves(&requests, &waves, self.source.device.limits.max_allocation_bytes);
+        let layout = layout.map_err(|e| {
             Diagnostic::new(Code::Device, format!("{}: {e}", graph.value(self.arena[e.request].0).name))
         })?;
         for ((v, _), Placement { chunk, offset }) in self.arena.iter().zip(&layout.placements) {
@@ -143,7 +149,7 @@ impl<'a> Planner<'a> {
                 Place::Value(v) => match &graph.def(v).op {
                     Op::Input { .. } => io_location(input_slot(graph, v)),
                     Op::Weight(w) => {
-                        let tensor = self.checkpoint(&w.name, graph.ty(v), weights)?;
+                        let tensor = self.checkpoint(w, graph.ty(v), weights)?;
                         weight_location(weights, tensor)
                     }
                     Op::Const(lit) => {

@@ -6,6 +6,7 @@ use crate::import::weights::WeightView;
 use crate::ir::{DType, Literal};
 use crate::memory::ALIGNMENT;
 use crate::report::{Code, Diagnostic};
+use half::slice::HalfFloatSliceExt;
 use jvc_codegen::plan::{WeightTensor, Weights};
 use jvc_codegen::weights::{ContentHasher, hash_weights};
 use jvc_kernels::dtype::Storage;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 /// Where a tensor's bytes come from.
 #[derive(Debug, Clone)]
 enum Source {
-    View(WeightView),
+    /// Joined along the first dimension.
+    Views(Vec<WeightView>),
     Literal(Arc<Vec<u8>>),
 }
 
@@ -53,23 +55,28 @@ impl WeightTable {
         WeightTable { max_chunk, ..WeightTable::default() }
     }
 
-    /// The place of a checkpoint tensor; `dtype` may be a half where the checkpoint has f32, which is rounded. A complex one is real with a trailing dimension of 2, as the rules see it.
+    /// The place of a checkpoint tensor, or of several joined along the first dimension; `dtype` may be a half where the checkpoint has f32,
+    /// which is rounded. A complex one is real with a trailing dimension of 2, as the rules see it.
     pub fn checkpoint(
         &mut self,
         name: &str,
-        view: &WeightView,
+        views: Vec<WeightView>,
         dtype: DType,
         storage: Storage,
     ) -> Result<u32, Diagnostic> {
-        if view.storage.is_none() {
+        let view = &views[0];
+        if views.iter().any(|v| v.storage.is_none()) {
             return Err(Diagnostic::new(Code::MissingWeights, format!("{name} has no payload in the archive"))
                 .with_help("give --weights FILE.safetensors, or --random-weights SEED for a benchmark"));
         }
         let mut shape: Vec<u64> = view.sizes.iter().map(|&s| s as u64).collect();
+        if let Some(first) = shape.first_mut() {
+            *first = views.iter().map(|v| v.sizes[0] as u64).sum();
+        }
         if view.dtype.is_complex() {
             shape.push(2);
         }
-        self.add(name, shape, Tensor { source: Source::View(view.clone()), dtype, storage })
+        self.add(name, shape, Tensor { source: Source::Views(views), dtype, storage })
     }
 
     /// The place of a constant of the graph.
@@ -172,21 +179,25 @@ impl WeightTable {
 }
 
 impl Tensor {
+    /// A checkpoint tensor in the element type of the graph.
+    fn native<'v>(&self, view: &'v WeightView) -> Cow<'v, [u8]> {
+        let whole = match view.contiguous_slice() {
+            Some(slice) => Cow::Borrowed(slice),
+            None => Cow::Owned(view.contiguous().expect("payload was checked")),
+        };
+        match self.dtype {
+            DType::F16 | DType::BF16 if view.dtype == ScalarType::F32 => Cow::Owned(rounded(self.dtype, &whole)),
+            _ => whole,
+        }
+    }
+
     fn stored(&self) -> Cow<'_, [u8]> {
         let native = match &self.source {
             Source::Literal(bytes) => Cow::Borrowed(bytes.as_slice()),
-            Source::View(view) => {
-                let whole = match view.contiguous_slice() {
-                    Some(slice) => Cow::Borrowed(slice),
-                    None => Cow::Owned(view.contiguous().expect("payload was checked")),
-                };
-                match self.dtype {
-                    DType::F16 | DType::BF16 if view.dtype == ScalarType::F32 => {
-                        Cow::Owned(rounded(self.dtype, &whole))
-                    }
-                    _ => whole,
-                }
-            }
+            Source::Views(views) => match &views[..] {
+                [one] => self.native(one),
+                _ => Cow::Owned(views.iter().map(|v| self.native(v)).collect::<Vec<_>>().concat()),
+            },
         };
         match self.storage {
             Storage::Native => native,
@@ -195,15 +206,24 @@ impl Tensor {
     }
 }
 
+/// Elements converted at a time.
+const RUN: usize = 1024;
+
 /// Floats as a half type, rounded to nearest even.
 fn rounded(half: DType, floats: &[u8]) -> Vec<u8> {
     let mut out = vec![0; floats.len() / 2];
-    let bits = |f: f32| match half {
-        DType::BF16 => half::bf16::from_f32(f).to_bits(),
-        _ => half::f16::from_f32(f).to_bits(),
-    };
-    for (from, to) in floats.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<2>().0) {
-        *to = bits(f32::from_le_bytes(*from)).to_le_bytes();
+    // In runs: the conversion of a slice uses what the processor has for it.
+    let (mut from, mut halves, mut brain) = ([0f32; RUN], [half::f16::ZERO; RUN], [half::bf16::ZERO; RUN]);
+    for (run, to) in floats.as_chunks::<4>().0.chunks(RUN).zip(out.as_chunks_mut::<2>().0.chunks_mut(RUN)) {
+        let n = run.len();
+        from.iter_mut().zip(run).for_each(|(f, bytes)| *f = f32::from_le_bytes(*bytes));
+        if half == DType::BF16 {
+            brain[..n].convert_from_f32_slice(&from[..n]);
+            to.iter_mut().zip(&brain).for_each(|(to, v)| *to = v.to_le_bytes());
+        } else {
+            halves[..n].convert_from_f32_slice(&from[..n]);
+            to.iter_mut().zip(&halves).for_each(|(to, v)| *to = v.to_le_bytes());
+        }
     }
     out
 }

@@ -121,7 +121,8 @@ impl Fusion {
     }
 }
 
-fn is_leaf(op: &Op) -> bool {
+/// Values that no kernel computes.
+pub fn is_leaf(op: &Op) -> bool {
     matches!(op, Op::Input { .. } | Op::Weight(_) | Op::Const(_) | Op::State(_))
 }
 
@@ -161,9 +162,16 @@ const MAX_LOADS: f64 = 10.0;
 /// A broadcast that repeats its operand more often than this reads it from memory.
 const MAX_REPEAT: f64 = 8.0;
 
-/// Chooses buffers and kernels.
+/// Chooses buffers and kernels. Twice: what an anchor's kernel takes in is in memory as a whole, so that its readers load one value and
+/// need no copy of their own; but which chains an anchor takes in depends on what its readers have stored.
 pub fn fuse(graph: &Graph) -> Fusion {
+    let mut first = Fuser::new(graph);
+    first.choose_buffers();
+    first.group_anchors();
     let mut f = Fuser::new(graph);
+    for group in first.fusion.groups {
+        f.carried[group.result.0 as usize] = true;
+    }
     f.choose_buffers();
     f.group_anchors();
     f.group_pointwise();
@@ -180,6 +188,8 @@ struct Fuser<'a> {
     work: Vec<Work>,
     /// Values that some anchor's kernel computes in its epilogue.
     absorbed: Vec<bool>,
+    /// Values that anchors' kernels store, by an earlier grouping.
+    carried: Vec<bool>,
 }
 
 impl<'a> Fuser<'a> {
@@ -199,7 +209,8 @@ impl<'a> Fuser<'a> {
             is_root[v.0 as usize] = true;
         }
         let fusion = Fusion { buffers: vec![None; n], places: vec![vec![]; n], parts: vec![None; n], groups: vec![] };
-        Fuser { graph, fusion, users, is_root, work: vec![Work::default(); n], absorbed: vec![false; n] }
+        let (absorbed, carried) = (vec![false; n], vec![false; n]);
+        Fuser { graph, fusion, users, is_root, work: vec![Work::default(); n], absorbed, carried }
     }
 
     fn users(&self, v: ValueId) -> &[NodeId] {
@@ -224,6 +235,10 @@ impl<'a> Fuser<'a> {
             let v = node.outputs[0];
             let work = self.inline_work(&node.op, &node.inputs);
             self.work[v.0 as usize] = work;
+            if self.carried[v.0 as usize] {
+                self.mark(v, if self.is_root[v.0 as usize] { Reason::Root } else { Reason::Anchor });
+                continue;
+            }
             match self.materialize_reason(v, &node.op, work) {
                 // The same values in half the bytes, and as operands that matrix units take.
                 Some(reason) if reason != Reason::Root && is_widening(self.graph, node) => {

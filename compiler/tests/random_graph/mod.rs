@@ -65,11 +65,11 @@ impl Gen {
             self.pool.push(v);
         }
         self.b.graph.inputs.push(("n".into(), UserInput::Symbol("s0".into())));
-        let w = Op::Weight(WeightRef { name: "layer 0.\"w\"".into() });
+        let w = Op::Weight(WeightRef::new("layer 0.\"w\""));
         let ty = TensorType::fixed(DType::F32, &[2, 4, 3]);
         let v = self.b.push(w, vec![], vec![ty])[0];
         self.pool.push(v);
-        let s = Op::State(WeightRef { name: "cache".into() });
+        let s = Op::State(WeightRef::new("cache"));
         let v = self.b.push(s, vec![], vec![TensorType::fixed(DType::F32, &[3, 4])])[0];
         self.pool.push(v);
         for n in [3, 20] {

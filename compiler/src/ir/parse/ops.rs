@@ -47,8 +47,8 @@ impl Parser<'_> {
                 }
                 (Op::Input { index }, vec![])
             }
-            "weight" => (Op::Weight(WeightRef { name: self.string()? }), vec![]),
-            "state" => (Op::State(WeightRef { name: self.string()? }), vec![]),
+            "weight" => (Op::Weight(self.weight()?), vec![]),
+            "state" => (Op::State(WeightRef::new(&self.string()?)), vec![]),
             "const" => (self.constant(scope)?, vec![]),
             "map" | "compute" => {
                 let body_at = self.at;

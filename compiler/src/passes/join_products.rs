@@ -1,0 +1,270 @@
+//! Makes one product of several that share their left operand: the weights stand side by side in the weight file, and readers take their
+//! columns of the result.
+//!
+//! ```text
+//! graph g {
+//!   %x = input 0 "x" : f32[4,8]
+//!   %w = weight "w" : f32[8,8]
+//!   %u = weight "u" : f32[8,8]
+//!   %b = const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] : f32[1,8]
+//!   %wt = permute %w perm=[1,0] : f32[8,8]
+//!   %ut = permute %u perm=[1,0] : f32[8,8]
+//!   %p = matmul %x, %wt : f32[4,8]
+//!   %q = map(a + b) %p, %b : f32[4,8]
+//!   %k = matmul %x, %ut : f32[4,8]
+//!   %s = softmax %q dim=1 : f32[4,8]
+//!   %t = softmax %k dim=1 : f32[4,8]
+//!   output "s" = %s
+//!   output "t" = %t
+//! }
+//! ----
+//! graph g {
+//!   %x = input 0 "x" : f32[4,8]
+//!   %v = weight "w" + "u" : f32[16,8]
+//!   %v.1 = permute %v perm=[1,0] : f32[8,16]
+//!   %v.2 = matmul %x, %v.1 : f32[4,16]
+//!   %v.3 = const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] : f32[1,16]
+//!   %v.4 = map(a + b) %v.2, %v.3 : f32[4,16]
+//!   %q = slice %v.4 dim=1 start=0 len=8 step=1 : f32[4,8]
+//!   %k = slice %v.4 dim=1 start=8 len=8 step=1 : f32[4,8]
+//!   %s = softmax %q dim=1 : f32[4,8]
+//!   %t = softmax %k dim=1 : f32[4,8]
+//!   output "s" = %s
+//!   output "t" = %t
+//! }
+//! ```
+//!
+//! Queries, keys and values, mostly. A bias that is added to a product joins too, as zeros where there is none. Products whose results meet
+//! in one pointwise operation (a gate and what it gates) stay apart: the second takes in that operation at its stores, and the joined one
+//! could not. So do results of the program, which would have to be copied out.
+
+use super::constants::known_value;
+use super::drop_dead::compact;
+use super::{Cx, Pass};
+use crate::ir::op::{Body, Literal, WeightRef};
+use crate::ir::{Builder, Dim, Graph, Node, NodeId, Op, TensorType, ValueId};
+use jvc_kernels::expr::{Binary, Expr, Exprs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(super) const PASS: Pass =
+    Pass { name: "join_products", summary: "makes one product of several with the same left operand", run };
+
+/// Columns of a joined product: beyond, buffers grow and nothing is gained.
+const MAX_COLUMNS: i64 = 16384;
+/// Parts start at a multiple of this many columns, so that blocks of 16 bytes stay aligned whatever the element type.
+const ALIGNED_COLUMNS: i64 = 8;
+
+fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
+    let finder = Finder::new(graph);
+    let mut groups = vec![];
+    for members in finder.by_operand().into_values() {
+        if members.len() > 1
+            && let Some(group) = Group::new(graph, cx, members)
+            && cx.may_patch()
+        {
+            groups.push(group);
+        }
+    }
+    let patches = groups.len() as u32;
+    if patches > 0 {
+        replace(graph, groups);
+    }
+    patches
+}
+
+/// A product with a weight, and its bias.
+#[derive(Debug, Clone)]
+struct Member {
+    product: NodeId,
+    weight: ValueId,
+    stored: WeightRef,
+    columns: i64,
+    /// The value added to every row, and the sum.
+    bias: Option<(ValueId, ValueId)>,
+    /// The result: the sum, or the product.
+    result: ValueId,
+}
+
+struct Finder<'a> {
+    graph: &'a Graph,
+    users: Vec<Vec<NodeId>>,
+    is_root: Vec<bool>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(graph: &'a Graph) -> Finder<'a> {
+        let mut users = vec![vec![]; graph.values.len()];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            for v in &node.inputs {
+                users[v.0 as usize].push(NodeId(i as u32));
+            }
+        }
+        let mut is_root = vec![false; graph.values.len()];
+        graph.roots().iter().for_each(|v| is_root[v.0 as usize] = true);
+        Finder { graph, users, is_root }
+    }
+
+    fn by_operand(&self) -> BTreeMap<ValueId, Vec<Member>> {
+        let mut out: BTreeMap<ValueId, Vec<Member>> = BTreeMap::new();
+        let mut met: BTreeMap<ValueId, BTreeSet<NodeId>> = BTreeMap::new();
+        for i in 0..self.graph.nodes.len() as u32 {
+            let Some(member) = self.member(NodeId(i)) else { continue };
+            let operand = self.graph.node(member.product).inputs[0];
+            let Some(reached) = self.pointwise_readers(member.result) else { continue };
+            let met = met.entry(operand).or_default();
+            let members = out.entry(operand).or_default();
+            let columns: i64 = members.iter().map(|m| m.columns).sum();
+            if met.is_disjoint(&reached) && columns + member.columns <= MAX_COLUMNS {
+                met.extend(reached);
+                members.push(member);
+            }
+        }
+        out
+    }
+
+    fn member(&self, id: NodeId) -> Option<Member> {
+        let graph = self.graph;
+        let node = graph.node(id);
+        let (Op::Matmul, [a, b]) = (&node.op, &node.inputs[..]) else { return None };
+        let weight = *graph.def(*b).inputs.first()?;
+        let turned = matches!(&graph.def(*b).op, Op::Permute(p) if *p == [1, 0]);
+        let Op::Weight(stored) = &graph.def(weight).op else { return None };
+        let plain = turned && graph.ty(*a).rank() == 2;
+        let columns = graph.ty(weight).shape[0].as_const()?;
+        let alone = [*b, weight].iter().all(|v| self.users[v.0 as usize].len() == 1);
+        if !plain || !alone || columns % ALIGNED_COLUMNS != 0 {
+            return None;
+        }
+        let product = node.outputs[0];
+        let bias = self.bias(product);
+        let result = bias.map_or(product, |(_, sum)| sum);
+        Some(Member { product: id, weight, stored: stored.clone(), columns, bias, result })
+    }
+
+    /// `product + row`, if that is all that reads the product.
+    fn bias(&self, product: ValueId) -> Option<(ValueId, ValueId)> {
+        let [user] = self.users[product.0 as usize][..] else { return None };
+        let node = self.graph.node(user);
+        let (Op::Map(body), [x, y]) = (&node.op, &node.inputs[..]) else { return None };
+        let Expr::Binary(Binary::Add, p, q) = body.exprs.get(body.root) else { return None };
+        let sums = [p, q].map(|e| matches!(body.exprs.get(*e), Expr::Arg(..))) == [true, true] && p != q;
+        let row = if *x == product { *y } else { *x };
+        let one_row = self.graph.ty(row).shape[..] == [Dim::from(1), self.graph.ty(product).shape[1].clone()];
+        (sums && one_row && !self.is_root[product.0 as usize]).then_some((row, node.outputs[0]))
+    }
+
+    /// Pointwise operations that read a result, through movement and other pointwise ones; none where it leaves the program.
+    fn pointwise_readers(&self, v: ValueId) -> Option<BTreeSet<NodeId>> {
+        let (mut reached, mut stack) = (BTreeSet::new(), vec![v]);
+        while let Some(v) = stack.pop() {
+            if self.is_root[v.0 as usize] {
+                return None;
+            }
+            for &user in &self.users[v.0 as usize] {
+                let node = self.graph.node(user);
+                match node.op {
+                    Op::Map(_) | Op::Compute(_) | Op::Concat { .. } if !reached.insert(user) => continue,
+                    Op::Map(_) | Op::Compute(_) | Op::Concat { .. } => {}
+                    Op::Reshape(_)
+                    | Op::Permute(_)
+                    | Op::Slice { .. }
+                    | Op::Pad { .. }
+                    | Op::Broadcast(_)
+                    | Op::Flip(_) => {}
+                    _ => continue,
+                }
+                stack.extend(&node.outputs);
+            }
+        }
+        Some(reached)
+    }
+}
+
+/// Members of one joined product.
+struct Group {
+    members: Vec<Member>,
+    /// Their biases in a row, and the type of the sum.
+    bias: Option<(Literal, TensorType)>,
+}
+
+impl Group {
+    /// None where biases are of different types, or not known.
+    fn new(graph: &Graph, cx: &Cx<'_>, members: Vec<Member>) -> Option<Group> {
+        let columns: i64 = members.iter().map(|m| m.columns).sum();
+        let rows: Vec<(ValueId, ValueId)> = members.iter().filter_map(|m| m.bias).collect();
+        let Some(&(first, sum)) = rows.first() else { return Some(Group { members, bias: None }) };
+        let (dtype, sum) = (graph.ty(first).dtype, graph.ty(sum).dtype);
+        let alike = rows.iter().all(|&(row, s)| graph.ty(row).dtype == dtype && graph.ty(s).dtype == sum);
+        let product = graph.ty(graph.node(members[0].product).outputs[0]);
+        // A product without a bias must have the type of the sums.
+        if !alike || (rows.len() < members.len() && product.dtype != sum) {
+            return None;
+        }
+        let mut bytes = vec![];
+        for m in &members {
+            match m.bias {
+                Some((row, _)) => bytes.extend(known_value(graph, cx.weights, row)?.to_bytes()),
+                None => bytes.resize(bytes.len() + m.columns as usize * dtype.size_bytes() as usize, 0),
+            }
+        }
+        let ty = TensorType::fixed(dtype, &[1, columns]);
+        let sum = TensorType::new(sum, vec![product.shape[0].clone(), Dim::from(columns)]);
+        Some(Group { members, bias: Some((Literal { ty, bytes: Arc::new(bytes) }, sum)) })
+    }
+}
+
+/// Puts each joined product where the first of its members was.
+fn replace(graph: &mut Graph, groups: Vec<Group>) {
+    let mut at: BTreeMap<NodeId, Group> = groups.into_iter().map(|g| (g.members[0].product, g)).collect();
+    let mut gone: BTreeSet<ValueId> = BTreeSet::new();
+    for m in at.values().flat_map(|g| &g.members) {
+        gone.insert(graph.node(m.product).outputs[0]);
+        gone.extend(m.bias.map(|(_, sum)| sum));
+    }
+    let nodes = std::mem::take(&mut graph.nodes);
+    let mut b = Builder::resume(std::mem::take(graph));
+    for (i, node) in nodes.into_iter().enumerate() {
+        if let Some(group) = at.remove(&NodeId(i as u32)) {
+            join(&mut b, &node, &group);
+        }
+        if !gone.contains(&node.outputs[0]) {
+            push(&mut b, node);
+        }
+    }
+    *graph = b.graph;
+    compact(graph);
+}
+
+fn push(b: &mut Builder, node: Node) {
+    let def = NodeId(b.graph.nodes.len() as u32);
+    node.outputs.iter().for_each(|v| b.graph.values[v.0 as usize].def = def);
+    b.graph.nodes.push(node);
+}
+
+fn join(b: &mut Builder, first: &Node, group: &Group) {
+    b.set_origin_index(first.origin);
+    let columns: i64 = group.members.iter().map(|m| m.columns).sum();
+    let mut names = group.members.iter().flat_map(|m| m.stored.names());
+    let mut joined = WeightRef::new(names.next().expect("two members at least"));
+    joined.more = names.map(str::to_string).collect();
+    let ty = b.ty(group.members[0].weight).clone();
+    let ty = TensorType::new(ty.dtype, vec![Dim::from(columns), ty.shape[1].clone()]);
+    let weight = b.push(Op::Weight(joined), vec![], vec![ty])[0];
+    let turned = b.add1(Op::Permute(vec![1, 0]), vec![weight]).expect("a matrix");
+    let mut result = b.add1(Op::Matmul, vec![first.inputs[0], turned]).expect("the sizes of the members");
+    if let Some((lit, ty)) = &group.bias {
+        let row = b.push(Op::Const(lit.clone()), vec![], vec![lit.ty.clone()])[0];
+        let mut exprs = Exprs::new();
+        let (x, y) = (exprs.arg(0, ty.dtype.ty()), exprs.arg(1, lit.ty.dtype.ty()));
+        let root = exprs.bin(Binary::Add, x, y);
+        result = b.map(Body { exprs, root, syms: vec![] }, vec![result, row], ty.clone()).expect("a sum of rows");
+    }
+    let mut start = 0;
+    for m in &group.members {
+        let (len, step) = (Dim::from(m.columns), 1);
+        let op = Op::Slice { dim: 1, start: Dim::from(start), len, step };
+        push(b, Node { op, inputs: vec![result], outputs: vec![m.result], origin: first.origin });
+        start += m.columns;
+    }
+}
