@@ -51,10 +51,12 @@ With --serve, each number N on standard input is answered by the times of N runs
   jvc verify ops/ --save-outputs out/
 Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64.N, and further sets under alt.K.")]
     Verify(VerifyArgs),
-    /// List supported operators; for programs, what they need and what is missing
+    /// List operators with what they take and become; for programs, what they need and what is refused
     #[command(after_help = "Examples:
   jvc ops
-  jvc ops model.pt2 --format json")]
+  jvc ops softmax conv2d
+  jvc ops model.pt2 --format json
+Types are those of the operand (or result) that decides; of what PyTorch takes beyond them, `refused` lists the rest.")]
     Ops(OpsArgs),
     /// List the bundled device profiles
     #[command(after_help = "Examples:
@@ -334,8 +336,12 @@ pub struct VerifyArgs {
 /// `jvc ops`.
 #[derive(Debug, Args)]
 pub struct OpsArgs {
-    /// Programs to look into
-    pub programs: Vec<PathBuf>,
+    /// Programs to look into, or parts of the names of operators to list [default: every operator]
+    #[arg(value_name = "PROGRAM|NAME")]
+    pub what: Vec<PathBuf>,
+    /// Device profile for which kernels are listed
+    #[arg(long, value_name = "DEVICE", default_value = "generic")]
+    pub device: String,
     /// Output form
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

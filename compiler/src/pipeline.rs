@@ -45,9 +45,7 @@ pub struct Compiled {
 pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
     let (mut graphs, mut quantized, mut mixed) = (vec![], vec![], vec![]);
     for program in programs {
-        let graph = aten::lower(program, options)?;
-        let graph = bind_symbols(graph, options)?;
-        let (graph, done) = optimize(graph, &program.weights, options).map_err(|d| vec![d])?;
+        let (graph, done) = graph_of(program, options)?;
         graphs.push(graph);
         quantized.extend(done.quantized);
         mixed.extend(done.mixed);
@@ -60,6 +58,16 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
     compiled.plan.decisions.extend(quantized.iter().flat_map(quantize::Report::lines));
     (compiled.quantized, compiled.mixed) = (quantized, mixed);
     Ok(compiled)
+}
+
+/// The graph of a program after all passes, with what they report.
+///
+/// # Errors
+/// Everything in the program that cannot be compiled for any device.
+pub fn graph_of(program: &Program, options: &Options) -> Result<(Graph, Done), Vec<Diagnostic>> {
+    let graph = aten::lower(program, options)?;
+    let graph = bind_symbols(graph, options)?;
+    optimize(graph, &program.weights, options).map_err(|d| vec![d])
 }
 
 /// Runs the passes.

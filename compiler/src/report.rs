@@ -14,6 +14,8 @@ pub struct Diagnostic {
     pub message: String,
     /// What to do about it, if anything is known.
     pub help: Option<String>,
+    /// Of [`Code::UnsupportedAttribute`]: the code of the limit in `jvc ops`.
+    pub limit: Option<&'static str>,
 }
 
 /// The closed list of diagnostic codes.
@@ -72,12 +74,18 @@ impl Code {
 impl Diagnostic {
     /// A diagnostic without origin; the driver of the stage adds it.
     pub fn new(code: Code, message: impl Into<String>) -> Diagnostic {
-        Diagnostic { code, origin: Box::default(), message: message.into(), help: None }
+        Diagnostic { code, origin: Box::default(), message: message.into(), help: None, limit: None }
     }
 
     /// With advice.
     pub fn with_help(mut self, help: impl Into<String>) -> Diagnostic {
         self.help = Some(help.into());
+        self
+    }
+
+    /// With the code of the limit that refuses it.
+    pub fn under(mut self, limit: &'static str) -> Diagnostic {
+        self.limit = Some(limit);
         self
     }
 
@@ -100,6 +108,9 @@ impl fmt::Display for Diagnostic {
         }
         if !o.line.is_empty() {
             write!(f, "\n  from {}", o.line)?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, "\n  limit: {limit} (see jvc ops)")?;
         }
         if let Some(help) = &self.help {
             write!(f, "\n  help: {help}")?;

@@ -115,8 +115,23 @@ fn operators_of_a_program_are_counted_and_missing_ones_are_a_finding() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("missing"), "{}", stdout(&output));
     let all = stdout(&jvc(&["ops"]));
-    assert!(all.lines().any(|l| l == "aten.conv2d.default"));
-    assert!(all.contains("aten.linalg_inv*") && all.contains("factorisations"), "what is left out, and why");
+    let conv = all.lines().find(|l| l.starts_with("aten.conv2d.default ")).expect("listed");
+    assert!(conv.contains("floats") && conv.contains("matmul"), "{conv}");
+    assert!(all.contains("aten.linalg_svd*") && all.contains("singular"), "what is left out, and why");
+}
+
+#[test]
+fn operators_are_listed_by_a_part_of_their_name() {
+    let text = stdout(&jvc(&["ops", "softmax"]));
+    assert!(text.lines().any(|l| l.starts_with("aten.softmax.int") && l.contains("row")), "{text}");
+    assert!(!text.contains("aten.conv2d"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&jvc(&["ops", "aten.polygamma", "--format", "json"]))).expect("JSON");
+    let row = &json["operators"][0];
+    assert_eq!((&row["op"], &row["kernels"][0]), (&"aten.polygamma.default".into(), &"map".into()));
+    assert!(row["types"].as_array().is_some_and(|t| t.contains(&"bf16".into())), "{row}");
+    assert_eq!((&row["limits"][0], &json["limits"][0]["code"]), (&"order".into(), &"order".into()));
+    assert_eq!(jvc(&["ops", "frobnicate"]).status.code(), Some(1), "no such operator");
 }
 
 #[test]

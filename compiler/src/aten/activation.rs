@@ -2,10 +2,11 @@
 
 use super::args::Call;
 use super::body::BodyBuilder;
+use super::complex_functions;
 use super::cx::Cx;
 use super::promote::pointwise;
-use super::unary::{float1, same, sigmoid, times};
-use super::{AtenOp, Val, bad_argument, unsupported_attribute};
+use super::unary::{float_or, float1, same, sigmoid, times};
+use super::{AtenOp, Val, bad_argument};
 use crate::ir::Dim;
 use crate::report::Diagnostic;
 use jvc_kernels::expr::{ExprId, Unary};
@@ -43,7 +44,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp {
         names: &["aten.silu.default"],
         rule: |cx, c| {
-            float1(cx, c, |b, x| {
+            float_or(cx, c, complex_functions::silu, |b, x| {
                 let s = sigmoid(b, x);
                 b.mul(x, s)
             })
@@ -75,25 +76,6 @@ pub(super) const OPS: &[AtenOp] = &[
             same(cx, c, |b, x| {
                 let s = hard_sigmoid(b, x);
                 b.mul(x, s)
-            })
-        },
-    },
-    AtenOp {
-        names: &["aten.softsign.default"],
-        rule: |cx, c| {
-            float1(cx, c, |b, x| {
-                let (size, one) = (b.un(Unary::Abs, x), b.like(x, 1.0));
-                let d = b.add(one, size);
-                b.div(x, d)
-            })
-        },
-    },
-    AtenOp {
-        names: &["aten.tanhshrink.default"],
-        rule: |cx, c| {
-            float1(cx, c, |b, x| {
-                let t = b.un(Unary::Tanh, x);
-                b.sub(x, t)
             })
         },
     },
@@ -166,7 +148,7 @@ fn leaky_relu(cx: &mut Cx, c: &Call<'_>) -> Vals {
 
 /// Without training the random slope is the mean of its bounds.
 fn rrelu(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    c.require("training", !c.bool("training")?, "false")?;
+    c.require("training", "training", !c.bool("training")?, "false")?;
     let slope = (c.float("lower")? + c.float("upper")?) / 2.0;
     same(cx, c, |b, x| {
         let slope = b.like(x, slope);
@@ -216,7 +198,7 @@ fn gelu(cx: &mut Cx, c: &Call<'_>) -> Vals {
             let t = b.un(Unary::Tanh, t);
             half_of(b, x, t)
         }),
-        other => Err(unsupported_attribute(format!("approximate=`{other}` is not supported (none, tanh)"))),
+        other => Err(bad_argument(format!("approximate=`{other}` is not supported (none, tanh)"))),
     }
 }
 

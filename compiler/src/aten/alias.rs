@@ -169,7 +169,7 @@ impl Cx {
         let Op::Compute(body) = op else { return self.add1(op.clone(), vec![x]) };
         let dtype = self.tensor_dtype(x);
         let Expr::Load { index, .. } = body.exprs.get(body.root) else {
-            return Err(unsupported_attribute("a view that computes"));
+            return Err(unsupported_attribute("aliased-write", "a view that computes"));
         };
         let mut exprs = body.exprs.clone();
         let root = exprs.load(0, dtype, index.clone());
@@ -190,7 +190,9 @@ impl Cx {
             }
             Op::Slice { dim, start, len, step } => self.overwrite_slice(old, new, *dim, start, len, *step),
             Op::Broadcast(to) if *to == shape => Ok(new),
-            Op::Broadcast(_) => Err(unsupported_attribute("an in-place write to an expanded tensor is not supported")),
+            Op::Broadcast(_) => {
+                Err(unsupported_attribute("aliased-write", "an in-place write to an expanded tensor is not supported"))
+            }
             _ => self.scatter_through(op, old, new),
         }
     }
@@ -257,5 +259,8 @@ fn is_movement(op: &Op) -> bool {
 }
 
 fn opaque(target: &str) -> Diagnostic {
-    unsupported_attribute(format!("an in-place write to memory that is also seen through {target} is not supported"))
+    unsupported_attribute(
+        "aliased-write",
+        format!("an in-place write to memory that is also seen through {target} is not supported"),
+    )
 }

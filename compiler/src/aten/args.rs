@@ -1,5 +1,6 @@
 //! A call as a rule sees it: arguments by schema name, schema defaults filled in, symbolic numbers resolved.
 
+use super::by_parts::Parts;
 use super::cx::Cx;
 use super::schema::Schema;
 use super::{Val, bad_argument, unsupported_attribute, unsupported_shape};
@@ -9,7 +10,7 @@ use crate::report::{Code, Diagnostic};
 use std::collections::BTreeMap;
 
 /// One call of an operator.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Call<'a> {
     /// The node of the export.
     pub node: &'a Node,
@@ -20,6 +21,8 @@ pub struct Call<'a> {
     numbers: BTreeMap<&'a str, Val>,
     /// In an autocast region: the floating type to which operands are converted.
     pub(super) autocast: Option<DType>,
+    /// Which part of its complex operands a rule for real ones is run on.
+    pub(super) parts: Parts<'a>,
 }
 
 type Got<T> = Result<T, Diagnostic>;
@@ -37,7 +40,7 @@ impl<'a> Call<'a> {
                 numbers.insert(input.name.as_str(), v);
             }
         }
-        Ok(Call { node, target, schema, graph, numbers, autocast: None })
+        Ok(Call { node, target, schema, graph, numbers, autocast: None, parts: Parts::default() })
     }
 
     /// Recorded type of output `i`; of a list, of its first tensor.
@@ -108,6 +111,25 @@ impl<'a> Call<'a> {
         Ok(literal(self.arg(name)?))
     }
 
+    /// Names of arguments that are tensors or lists of them, each with whether one of them is complex.
+    pub(super) fn tensor_arguments(&self, cx: &mut Cx) -> Got<Vec<(&'a str, bool)>> {
+        let mut out = vec![];
+        for input in &self.node.inputs {
+            let names: Vec<&String> = match &input.arg {
+                Arg::Tensor(n) => vec![n],
+                Arg::Tensors(list) => list.iter().collect(),
+                Arg::OptionalTensors(list) => list.iter().flatten().collect(),
+                _ => continue,
+            };
+            let mut complex = false;
+            for n in names {
+                complex |= matches!(cx.read(n)?, Val::Complex { .. });
+            }
+            out.push((input.name.as_str(), complex));
+        }
+        Ok(out)
+    }
+
     fn read(&self, cx: &mut Cx, name: &str) -> Got<Val> {
         match (cx.read(name)?, self.autocast) {
             (Val::Tensor(v), Some(to)) if cx.tensor_dtype(v).is_float() && cx.tensor_dtype(v) != DType::F64 => {
@@ -120,7 +142,10 @@ impl<'a> Call<'a> {
     /// Any tensor, real or complex.
     pub fn value(&self, cx: &mut Cx, name: &str) -> Got<Val> {
         match self.arg(name)? {
-            Arg::Tensor(n) => self.read(cx, n),
+            Arg::Tensor(n) => {
+                let v = self.read(cx, n)?;
+                self.parts.of(cx, name, v)
+            }
             _ => self.wrong(name, "a tensor"),
         }
     }
@@ -136,7 +161,7 @@ impl<'a> Call<'a> {
     /// A tensor or a number, as binary operators take them.
     pub fn operand(&self, cx: &mut Cx, name: &str) -> Got<Val> {
         match self.number(name)? {
-            Some(v) if !matches!(v, Val::None) => Ok(v),
+            Some(v) if !matches!(v, Val::None) => Ok(self.parts.of_number(name, v)),
             _ => self.value(cx, name),
         }
     }
@@ -167,10 +192,14 @@ impl<'a> Call<'a> {
 
     /// A list of tensors, real or complex.
     pub fn values(&self, cx: &mut Cx, name: &str) -> Got<Vec<Val>> {
+        let one = |cx: &mut Cx, n: &str| {
+            let v = self.read(cx, n)?;
+            self.parts.of(cx, name, v)
+        };
         match self.arg(name)? {
-            Arg::Tensors(names) => names.iter().map(|n| self.read(cx, n)).collect(),
+            Arg::Tensors(names) => names.iter().map(|n| one(cx, n)).collect(),
             Arg::OptionalTensors(names) => {
-                names.iter().map(|n| n.as_ref().map_or(Ok(Val::None), |n| self.read(cx, n))).collect()
+                names.iter().map(|n| n.as_ref().map_or(Ok(Val::None), |n| one(cx, n))).collect()
             }
             Arg::Ints(list) if list.is_empty() => Ok(vec![]),
             _ => self.wrong(name, "a list of tensors"),
@@ -282,10 +311,13 @@ impl<'a> Call<'a> {
     /// A float; an integer or bool is converted.
     pub fn float(&self, name: &str) -> Got<f64> {
         match self.number(name)? {
-            Some(Val::Float(v)) => Ok(v),
-            Some(Val::Bool(b)) => Ok(f64::from(u8::from(b))),
-            Some(Val::Int(d)) => self.literal_int(name, &d).map(|v| v as f64),
-            _ => self.wrong(name, "a number"),
+            Some(v) => match self.parts.of_number(name, v) {
+                Val::Float(v) => Ok(v),
+                Val::Bool(b) => Ok(f64::from(u8::from(b))),
+                Val::Int(d) => self.literal_int(name, &d).map(|v| v as f64),
+                _ => self.wrong(name, "a number"),
+            },
+            None => self.wrong(name, "a number"),
         }
     }
 
@@ -334,7 +366,7 @@ impl<'a> Call<'a> {
     /// A Python number with its kind: `Int`, `Float`, `Bool`, `Ratio` or `ComplexScalar`.
     pub fn scalar(&self, name: &str) -> Got<Val> {
         match self.number(name)? {
-            Some(v) if !matches!(v, Val::None | Val::List(_)) => Ok(v),
+            Some(v) if !matches!(v, Val::None | Val::List(_)) => Ok(self.parts.of_number(name, v)),
             _ => self.wrong(name, "a number"),
         }
     }
@@ -398,13 +430,16 @@ impl<'a> Call<'a> {
         Ok(dims)
     }
 
-    /// Refuses an argument whose value is not the only one that the rule covers.
-    pub fn require(&self, name: &str, holds: bool, supported: &str) -> Got<()> {
+    /// Refuses an argument whose value is not the only one that the rule covers, by a code of `limits.rs`.
+    pub fn require(&self, limit: &'static str, name: &str, holds: bool, supported: &str) -> Got<()> {
         if holds {
             return Ok(());
         }
         let got = self.given(name).map_or("its default".to_string(), |a| format!("{a:?}"));
-        Err(unsupported_attribute(format!("{}: `{name}`={got} is not supported (only {supported})", self.target)))
+        Err(unsupported_attribute(
+            limit,
+            format!("{}: `{name}`={got} is not supported (only {supported})", self.target),
+        ))
     }
 }
 

@@ -5,7 +5,7 @@ use super::body::BodyBuilder;
 use super::complex::common_parts;
 use super::cx::{Built, Cx};
 use super::view::{each, shape_of};
-use super::{AtenOp, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Val, bad_argument};
 use crate::ir::{Dim, Shape, ValueId};
 use crate::report::Diagnostic;
 use jvc_kernels::expr::ExprId;
@@ -315,7 +315,7 @@ fn pad(cx: &mut Cx, c: &Call<'_>) -> Vals {
         "reflect" => pad_by(cx, c, "pad", reflect),
         "replicate" => pad_by(cx, c, "pad", replicate),
         "circular" => pad_by(cx, c, "pad", wrap_around),
-        other => Err(unsupported_attribute(format!("padding mode `{other}` is not supported"))),
+        other => Err(bad_argument(format!("padding mode `{other}` is not supported"))),
     }
 }
 

@@ -37,7 +37,7 @@ impl Operands {
         let mask = if call.has(mask_name) { call.opt_tensor(cx, mask_name)? } else { None };
         if call.float("dropout_p")? != 0.0 {
             let text = format!("{}: dropout_p={} is not supported (only 0)", call.target, call.float("dropout_p")?);
-            return Err(unsupported_attribute(text).with_help("export the model after model.eval()"));
+            return Err(unsupported_attribute("training", text).with_help("export the model after model.eval()"));
         }
         let (k, v) = match call.has("enable_gqa") && call.bool("enable_gqa")? {
             true => (repeat_heads(cx, k, q)?, repeat_heads(cx, v, q)?),

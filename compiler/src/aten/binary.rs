@@ -6,7 +6,7 @@ use super::complex::{self, Arithmetic};
 use super::cx::Cx;
 use super::promote::{number_expr, pointwise, real_type, result_type, to_float};
 use super::unary::{is_nan, ln2, sign_bit};
-use super::{AtenOp, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Val, bad_argument};
 use crate::ir::{DType, Dim};
 use crate::report::Diagnostic;
 use jvc_kernels::dtype::Ty;
@@ -294,7 +294,7 @@ fn div_mode(cx: &mut Cx, c: &Call<'_>) -> Vals {
             let q = b.div(x, y);
             if b.ty(q).is_float() { b.un(Unary::Trunc, q) } else { q }
         }),
-        Some(other) => Err(unsupported_attribute(format!("rounding_mode=`{other}` is not supported"))),
+        Some(other) => Err(bad_argument(format!("rounding_mode=`{other}` is not supported"))),
     }
 }
 
@@ -370,7 +370,12 @@ fn is_close(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let ab = operands(cx, c)?;
     let (rtol, atol, nan_equal) = (c.float("rtol")?, c.float("atol")?, c.bool("equal_nan")?);
     let dtype = real_type(cx, c.target, &ab)?;
-    let compute = if dtype.is_float() { dtype } else { DType::F64 };
+    let narrow = matches!(dtype, DType::Bool | DType::U8 | DType::I8 | DType::I16);
+    let compute = match dtype.is_float() {
+        true => dtype,
+        false if narrow => DType::F32,
+        false => DType::F64,
+    };
     let out = pointwise(cx, &ab, compute, DType::Bool, |b, x| {
         let (gap, size) = (b.sub(x[0], x[1]), b.un(Unary::Abs, x[1]));
         let gap = b.un(Unary::Abs, gap);
@@ -488,6 +493,11 @@ fn clamp(cx: &mut Cx, c: &Call<'_>) -> Vals {
 /// From the nearer end, as PyTorch does, so that both ends are exact.
 fn lerp(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let all = [c.value(cx, "self")?, c.value(cx, "end")?, c.operand(cx, "weight")?];
+    if result_type(cx, &all)?.complex {
+        let gap = complex::arithmetic(cx, Arithmetic::Sub, &all[1], &all[0])?;
+        let step = complex::arithmetic(cx, Arithmetic::Mul, &gap, &all[2])?;
+        return Ok(vec![complex::arithmetic(cx, Arithmetic::Add, &all[0], &step)?]);
+    }
     let dtype = real_type(cx, c.target, &all[..2])?;
     let out = pointwise(cx, &all, dtype, dtype, |b, x| {
         let (half, one) = (b.like(x[0], 0.5), b.like(x[0], 1.0));

@@ -22,9 +22,19 @@ macro_rules! binaries {
     ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => { $(
         $(#[$doc])*
         pub fn $name(&mut self, a: ExprId, b: ExprId) -> ExprId {
-            self.bin(Binary::$op, a, b)
+            let op = if self.ty(a) == Ty::Bool { of_bools(Binary::$op) } else { Binary::$op };
+            self.bin(op, a, b)
         }
     )* };
+}
+
+/// Arithmetic of truth values, as PyTorch stores it: sums and maxima are "or", products and minima "and".
+fn of_bools(op: Binary) -> Binary {
+    match op {
+        Binary::Add | Binary::Max => Binary::Or,
+        Binary::Mul | Binary::Min => Binary::And,
+        other => other,
+    }
 }
 
 impl BodyBuilder {

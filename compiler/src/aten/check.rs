@@ -1,7 +1,7 @@
 //! Holds the result of every rule to the type that the export recorded: a free oracle for each attribute that changes a shape or dtype.
 
 use super::cx::{Cx, ir_dtype};
-use super::{Val, bad_argument};
+use super::{Val, bad_argument, unsupported_dtype};
 use crate::import::program::TensorMeta;
 use crate::ir::{Dim, Ranges, TensorType};
 use crate::report::Diagnostic;
@@ -17,10 +17,9 @@ impl Cx {
         };
         let recorded = TensorType::new(ir_dtype(meta.dtype)?, meta.sizes.clone());
         if complex != meta.dtype.is_complex() {
-            return Err(bad_argument(format!(
-                "the export records {}, the rule gives a complex={complex} value",
-                meta.dtype
-            )));
+            let got = if complex { "complex" } else { "real" };
+            let text = format!("a result of {} is not supported here (the rule gives {got} numbers)", meta.dtype);
+            return Err(unsupported_dtype(text));
         }
         self.each(&v, |cx, x| {
             let ty = cx.ty(x);

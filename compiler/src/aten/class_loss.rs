@@ -4,7 +4,7 @@ use super::args::Call;
 use super::body::BodyBuilder;
 use super::cx::{Built, Cx};
 use super::reduce::sum;
-use super::{AtenOp, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Val, bad_argument};
 use crate::ir::{DType, Dim, ValueId};
 use crate::report::Diagnostic;
 use jvc_kernels::expr::ExprId;
@@ -89,7 +89,7 @@ fn reduced(cx: &mut Cx, c: &Call<'_>, losses: ValueId, weights: ValueId) -> Resu
             (cx.map2(s, weight, dtype, BodyBuilder::div)?, weight)
         }
         2 => (total(cx, losses)?, weight),
-        other => return Err(unsupported_attribute(format!("reduction={other} is not supported (0, 1, 2)"))),
+        other => return Err(bad_argument(format!("reduction={other} is not supported (0, 1, 2)"))),
     })
 }
 
@@ -161,7 +161,7 @@ fn of_probabilities(cx: &mut Cx, c: &Call<'_>, log: ValueId, t: ValueId, w: Opti
 fn multi_margin(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (x, t, w) = (c.tensor(cx, "self")?, c.tensor(cx, "target")?, c.opt_tensor(cx, "weight")?);
     let (p, margin) = (c.float("p")?, c.float("margin")?);
-    c.require("p", p == 1.0 || p == 2.0, "1 and 2")?;
+    c.require("order", "p", p == 1.0 || p == 2.0, "1 and 2")?;
     if cx.rank(x) > 2 {
         return Err(bad_argument("multi_margin_loss of more than two dimensions"));
     }

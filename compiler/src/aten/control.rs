@@ -102,10 +102,10 @@ impl Lowering<'_> {
             return Err(bad_argument(format!("{} could not be lowered", sub.name)));
         }
         if self.cx.groups[operand_groups].iter().any(|g| g.version > 0) {
-            return Err(unsupported_attribute(format!(
-                "{} writes one of its operands, which is not supported",
-                sub.name
-            )));
+            return Err(unsupported_attribute(
+                "branch-writes",
+                format!("{} writes one of its operands, which is not supported", sub.name),
+            ));
         }
         scoped.outputs.iter().map(|out| self.values(out)).collect::<Result<Vec<_>, _>>().map(|v| v.concat())
     }
@@ -130,7 +130,10 @@ impl Lowering<'_> {
                 .collect::<Result<_, _>>()?,
             Arg::None => vec![Val::None],
             other => {
-                return Err(unsupported_attribute(format!("{other:?} as an operand of control flow is not supported")));
+                return Err(unsupported_attribute(
+                    "branch-operands",
+                    format!("{other:?} as an operand of control flow is not supported"),
+                ));
             }
         })
     }
@@ -393,7 +396,7 @@ enum Choice {
 fn sub_graph(node: &Node, at: usize) -> Result<&SubGraph, Diagnostic> {
     match node.inputs.get(at).map(|i| &i.arg) {
         Some(Arg::Graph(sub)) => Ok(sub),
-        _ => Err(unsupported_attribute(format!("{} without a sub-graph as argument {at}", node.target))),
+        _ => Err(bad_argument(format!("{} without a sub-graph as argument {at}", node.target))),
     }
 }
 

@@ -65,9 +65,14 @@ pub(super) const OPS: &[AtenOp] = &[
             "aten.sym_constrain_range_for_size.default",
             "aten._functional_sym_constrain_range.default",
         ],
-        rule: |_, _| Ok(vec![]),
+        rule: checked,
     },
 ];
+
+/// Checks of the export's own: none at run time. The functional ones pass a token on.
+fn checked(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    if c.given("dep_token").is_some() { Ok(vec![c.value(cx, "dep_token")?]) } else { Ok(vec![]) }
+}
 
 fn to_type(cx: &mut Cx, c: &Call<'_>, to: Option<ScalarType>) -> Vals {
     let v = c.value(cx, c.first())?;
@@ -111,7 +116,10 @@ fn fill_tensor(cx: &mut Cx, c: &Call<'_>) -> Vals {
 fn view_dtype(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let same = c.dtype("dtype")? == c.arg_meta("self").map(|m| m.dtype);
     if !same {
-        return Err(unsupported_attribute("reinterpreting the bits of elements as another type is not supported"));
+        return Err(unsupported_attribute(
+            "bit-view",
+            "reinterpreting the bits of elements as another type is not supported",
+        ));
     }
     Ok(vec![c.value(cx, "self")?])
 }

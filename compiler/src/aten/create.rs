@@ -363,7 +363,10 @@ fn vander(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let n = c.opt_int("N")?.map_or_else(|| cx.ty(x).shape.last().cloned().unwrap_or_default(), Dim::from);
     let count = n.as_const().ok_or_else(|| unsupported_shape("vander of a symbolic size"))?;
     if count > 64 {
-        return Err(unsupported_attribute(format!("vander with {count} powers is not supported (at most 64)")));
+        return Err(unsupported_attribute(
+            "vander-powers",
+            format!("vander with {count} powers is not supported (at most 64)"),
+        ));
     }
     let dtype = match cx.tensor_dtype(x) {
         d if d.is_float() => d,

@@ -45,9 +45,14 @@ fn extremum(cx: &mut Cx, call: &Call<'_>, combine: Combine) -> Result<Vec<Val>, 
     let x = call.tensor(cx, "self")?;
     let shape = cx.shape(x);
     let dim = call.dim_index("dim", shape.len())?;
-    let x = at_least_1d(cx, x)?;
+    let dtype = cx.tensor_dtype(x);
+    // Truth values have no order in kernels; as small integers they have.
+    let ordered = if dtype == DType::Bool { cx.cast(x, DType::U8)? } else { x };
+    let x = at_least_1d(cx, ordered)?;
     let results = cx.add(Op::Scan { combine, dim }, vec![x])?;
-    results.into_iter().map(|v| Ok(Val::Tensor(cx.reshape(v, shape.clone())?))).collect()
+    let at = cx.reshape(results[1], shape.clone())?;
+    let value = cx.cast(results[0], dtype)?;
+    Ok(vec![Val::Tensor(cx.reshape(value, shape)?), Val::Tensor(at)])
 }
 
 /// `m_i + log Σ_{j ≤ i} exp(x_j − m_i)` with the running maximum m, each sum on its own: a shared maximum would lose the small ones.

@@ -1,7 +1,7 @@
 //! Embedding tables and bags of embeddings.
 
 use super::cx::Built;
-use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{DType, Dim, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::ExprId;
@@ -168,7 +168,7 @@ fn embedding_bag(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     };
     let bags = Bags::read(cx, call)?;
     if bags.weights.is_some() && mode != Mode::Sum {
-        return Err(unsupported_attribute(format!("{}: per_sample_weights with mode {mode:?}", call.target)));
+        return Err(bad_argument(format!("{}: per_sample_weights with mode {mode:?}", call.target)));
     }
     let sizes = bags.sizes(cx)?;
     let y = bags.combined(cx, mode, sizes)?;

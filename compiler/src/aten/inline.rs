@@ -3,7 +3,7 @@
 use super::control;
 use super::cx::Slot;
 use super::lower::Lowering;
-use super::{no_rule, unsupported_attribute};
+use super::{bad_argument, no_rule};
 use crate::import::program::{Arg, NamedArg, Node, ProgramGraph, SubGraph, SymArg};
 use crate::report::Diagnostic;
 
@@ -29,7 +29,7 @@ impl Lowering<'_> {
 
     fn inline(&mut self, node: &Node) -> Result<(), Diagnostic> {
         let at = node.inputs.iter().position(|i| matches!(i.arg, Arg::Graph(_)));
-        let Some(at) = at else { return Err(unsupported_attribute(format!("{} without a sub-graph", node.target))) };
+        let Some(at) = at else { return Err(bad_argument(format!("{} without a sub-graph", node.target))) };
         let Arg::Graph(sub) = &node.inputs[at].arg else { return Ok(()) };
         let scoped = scoped_graph(sub, &node.name);
         let operands = node.inputs[at + 1..].iter().flat_map(|i| flat_names(&i.arg));
@@ -62,7 +62,7 @@ fn autocast_enabled(node: &Node) -> Result<bool, Diagnostic> {
         Arg::Bool(b) => Some(b),
         _ => None,
     });
-    enabled.ok_or_else(|| unsupported_attribute("an autocast region that does not say whether it is enabled"))
+    enabled.ok_or_else(|| bad_argument("an autocast region that does not say whether it is enabled"))
 }
 
 fn name_of(arg: &SymArg<impl Copy>) -> Option<String> {

@@ -21,22 +21,34 @@ pub const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         patterns: &[
-            "aten.linalg_inv*",
-            "aten.inverse.*",
-            "aten.linalg_cholesky*",
-            "aten.cholesky*",
             "aten.linalg_lu*",
+            "aten.linalg_ldl*",
+            "aten.lu_*",
+            "aten._lu_*",
             "aten.linalg_qr*",
+            "aten.qr.*",
+            "aten.linalg_householder*",
+            "aten.geqrf.*",
+            "aten.ormqr.*",
+            "aten.orgqr.*",
             "aten.linalg_svd*",
-            "aten._linalg_*",
+            "aten.svd.*",
+            "aten._linalg_svd*",
             "aten.linalg_eig*",
-            "aten.linalg_solve*",
+            "aten._linalg_eig*",
+            "aten._linalg_check_errors.*",
             "aten.linalg_lstsq*",
             "aten.linalg_pinv*",
+            "aten.pinverse.*",
+            "aten.linalg_cond.*",
+            "aten.linalg_matrix_rank*",
             "aten.linalg_matrix_exp*",
-            "aten.triangular_solve*",
+            "aten.matrix_exp.*",
+            "aten.nuclear_norm.*",
+            "aten.linalg_tensor*",
         ],
-        reason: "matrix factorisations have no kernel: compute the factor on the host and pass it as an input",
+        reason: "factorisations and singular values of matrices have no kernel (inverse, solve, det and cholesky of small ones have): compute \
+                 the factor on the host and pass it as an input",
     },
     LeftOut {
         patterns: &["aten.*sparse*", "aten.to_dense.*", "aten._coalesce*", "aten.*_csr*", "aten.*_coo*"],
@@ -77,6 +89,25 @@ pub const LEFT_OUT: &[LeftOut] = &[
         reason: "changes the embedding table while it reads it (max_norm): renormalise the table before the export",
     },
     LeftOut {
+        patterns: &["export.access_subclass_inner_tensor.*"],
+        reason: "the weight is a tensor subclass, which the archive holds as a pickled object: export after \
+                 torchao.utils.unwrap_tensor_subclass(model), or save exported.run_decompositions()",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.lstm.data",
+            "aten.gru.data",
+            "aten.rnn_tanh.data",
+            "aten.rnn_relu.data",
+            "aten._pack_padded_*",
+        ],
+        reason: "packed sequences have no storage here: export with batch-first padded tensors instead of pack_padded_sequence",
+    },
+    LeftOut {
+        patterns: &["aten.equal.default", "aten.allclose.*", "aten.is_nonzero.*"],
+        reason: "gives a Python bool that the data decide: keep the comparison a tensor (torch.eq, torch.isclose, all)",
+    },
+    LeftOut {
         patterns: &["torchvision.ps_roi_*"],
         reason: "position-sensitive pooling is superseded by torchvision.roi_align, which is supported",
     },
@@ -93,7 +124,7 @@ pub fn reason(target: &str) -> Option<&'static str> {
 }
 
 /// `*` stands for any characters, also none.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
     let parts: Vec<&str> = parts.collect();

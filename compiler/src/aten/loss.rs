@@ -6,7 +6,7 @@ use super::cx::{Built, Cx};
 use super::promote::{pointwise, real_type, to_float};
 use super::reduce::{mean, p_norm, sum};
 use super::unary::is_nan;
-use super::{AtenOp, Val, unsupported_attribute};
+use super::{AtenOp, Val, bad_argument};
 use crate::ir::{DType, ValueId};
 use crate::report::Diagnostic;
 use jvc_kernels::expr::{ExprId, Unary};
@@ -174,7 +174,7 @@ fn reduced(cx: &mut Cx, c: &Call<'_>, x: ValueId) -> Built {
         0 => Ok(x),
         1 => mean(cx, x, &all, false, None),
         2 => sum(cx, x, &all, false, None),
-        other => Err(unsupported_attribute(format!("reduction={other} is not supported (0, 1, 2)"))),
+        other => Err(bad_argument(format!("reduction={other} is not supported (0, 1, 2)"))),
     }
 }
 

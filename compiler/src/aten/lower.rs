@@ -4,7 +4,7 @@ use super::alias::{Home, Tracked};
 use super::args::Call;
 use super::cx::{Cx, Slot, ir_dtype};
 use super::schema::Schema;
-use super::{Rule, Val, bad_argument, layout, no_rule, rules};
+use super::{Rule, Val, bad_argument, by_parts, layout, limits, no_rule, rules};
 use crate::import::program::{Arg, InputSpec, Node, OutputSpec, Program, ProgramGraph, SymArg, TensorMeta};
 use crate::ir::{DType, Dim, Graph, Op, Origin, TensorType, UserInput, UserOutput, ValueId, WeightRef};
 use crate::options::Options;
@@ -227,7 +227,7 @@ impl Lowering<'_> {
         }
         let source = layout::aliased(&call, is_view).map(str::to_string);
         let base = source.as_deref().map(|n| self.tracked(n)).transpose()?;
-        let results = rule(&mut self.cx, &call)?;
+        let results = by_parts::run(&mut self.cx, &call, rule).inspect_err(|d| listed(d, target))?;
         self.bind_results(&call, results, base.flatten(), functional.is_some().then_some(source).flatten())
     }
 
@@ -246,7 +246,7 @@ impl Lowering<'_> {
             return Err(bad_argument(format!("{} without a tensor to write", call.node.target)));
         };
         let old = self.tracked(name)?.ok_or_else(|| bad_argument(format!("`{name}` is not a tensor")))?;
-        let result = rule(&mut self.cx, call)?.into_iter().next();
+        let result = by_parts::run(&mut self.cx, call, rule)?.into_iter().next();
         let result = result.ok_or_else(|| bad_argument(format!("{} gives no tensor to write", call.target)))?;
         let new = self.fitted(result, &old.value)?;
         let new = match call.meta(0) {
@@ -387,6 +387,12 @@ impl Lowering<'_> {
         let re = self.cx.full(meta.sizes.clone(), dtype, 0.0)?;
         Ok(if meta.dtype.is_complex() { Val::Complex { re, im: re } } else { Val::Tensor(re) })
     }
+}
+
+/// A rule refuses only by limits that `jvc ops` lists for its operator.
+fn listed(refusal: &Diagnostic, target: &str) {
+    let known = |code| limits::LIMITS.iter().any(|l| l.code == code && limits::applies(l, target));
+    debug_assert!(refusal.limit.is_none_or(known), "{target} does not list its limit: {refusal}");
 }
 
 fn is_recurrent(target: &str) -> bool {

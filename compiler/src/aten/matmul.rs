@@ -2,12 +2,12 @@
 
 use super::complex::bilinear;
 use super::cx::Built;
-use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument, linear_systems};
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
 
 /// The rules of this file.
 pub(super) const OPS: &[AtenOp] = &[
-    AtenOp { names: &["aten.matmul.default", "aten.linalg_matmul.default", "aten.__matmul__.default"], rule: matmul },
+    AtenOp { names: &["aten.matmul.default", "aten.linalg_matmul.default"], rule: matmul },
     AtenOp { names: &["aten.mm.default"], rule: mm },
     AtenOp { names: &["aten.bmm.default"], rule: bmm },
     AtenOp { names: &["aten.mv.default"], rule: mv },
@@ -242,14 +242,10 @@ fn multi_dot(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     Ok(vec![Val::Tensor(y)])
 }
 
-/// `aⁿ` for n ≥ 0 by repeated squaring.
+/// `aⁿ`; of a negative n the power of the inverse.
 fn matrix_power(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let a = call.tensor(cx, "self")?;
     let n = call.int("n")?;
-    if n < 0 {
-        let text = format!("matrix power n={n} is not supported (only n ≥ 0: there is no matrix inverse)");
-        return Err(unsupported_attribute(text));
-    }
     let (shape, dtype) = (cx.shape(a), cx.tensor_dtype(a));
     if n == 0 {
         let unit = cx.compute(shape, dtype, &[], |b, axes| {
@@ -258,18 +254,6 @@ fn matrix_power(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         })?;
         return Ok(vec![Val::Tensor(unit)]);
     }
-    let (mut result, mut square, mut left) = (None, a, n);
-    loop {
-        if left & 1 == 1 {
-            result = Some(match result {
-                Some(r) => multiply(cx, r, square)?,
-                None => square,
-            });
-        }
-        left >>= 1;
-        match result {
-            Some(r) if left == 0 => return Ok(vec![Val::Tensor(r)]),
-            _ => square = multiply(cx, square, square)?,
-        }
-    }
+    let base = if n < 0 { linear_systems::inverted(cx, call, a)?.0 } else { a };
+    Ok(vec![Val::Tensor(linear_systems::power(cx, base, n.saturating_abs())?)])
 }

@@ -7,11 +7,14 @@
 pub mod args;
 pub mod body;
 pub mod cx;
+pub mod examples;
 pub mod left_out;
+pub mod limits;
 pub mod schema;
 
 mod alias;
 mod bounded;
+mod by_parts;
 mod check;
 mod control;
 mod inline;
@@ -27,6 +30,7 @@ mod binary;
 mod calculus;
 mod class_loss;
 mod complex;
+mod complex_functions;
 mod convert;
 mod create;
 mod loss;
@@ -61,6 +65,7 @@ mod im2col;
 mod index;
 mod interpolate;
 mod linear_algebra;
+mod linear_systems;
 mod matmul;
 mod nms;
 mod norm;
@@ -138,6 +143,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     index::OPS,
     interpolate::OPS,
     linear_algebra::OPS,
+    linear_systems::OPS,
     matmul::OPS,
     nms::OPS,
     norm::OPS,
@@ -241,9 +247,9 @@ pub(crate) fn bad_argument(message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Code::BadArgument, message)
 }
 
-/// A value of an attribute that a rule does not cover.
-pub(crate) fn unsupported_attribute(message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::UnsupportedAttribute, message)
+/// A value of an attribute that a rule does not cover, by a code of `limits.rs`.
+pub(crate) fn unsupported_attribute(limit: &'static str, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::UnsupportedAttribute, message).under(limit)
 }
 
 /// A shape that is symbolic or data-dependent where a literal is needed.

@@ -3,7 +3,7 @@
 //! All compute in f32 (f64 for f64) from the cast of the input to the cast of the result, so that half types round once, as in PyTorch.
 
 use super::cx::{Built, ir_dtype};
-use super::{AtenOp, Call, Cx, Diagnostic, Val, unsupported_attribute};
+use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{DType, Dim, Op, Shape, ValueId};
 use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
@@ -190,7 +190,7 @@ fn weight_norm_values(cx: &mut Cx, call: &Call<'_>) -> Result<(ValueId, ValueId)
     let (v, g) = (call.tensor(cx, "v")?, call.tensor(cx, "g")?);
     let (rank, dtype, dim) = (cx.rank(v), cx.tensor_dtype(v), call.int("dim")?);
     if dim >= rank as i64 || dim < -1 {
-        return Err(unsupported_attribute(format!("weight_norm along dim={dim} of {rank} dimensions")));
+        return Err(bad_argument(format!("weight_norm along dim={dim} of {rank} dimensions")));
     }
     let dims: Vec<usize> = (0..rank).filter(|&d| d as i64 != dim).collect();
     let acc = accumulator(dtype);

@@ -29,6 +29,11 @@ fn pow(cx: &mut Cx, c: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let [a, e] = operands(cx, c)?;
     let common = result_type(cx, &[a.clone(), e.clone()])?;
     if common.complex {
+        if c.target.starts_with("aten.float_power") {
+            let wide = |cx: &mut Cx, v: &Val| complex::to_complex(cx, v, DType::F64);
+            let (a, e) = (wide(cx, &a)?, wide(cx, &e)?);
+            return Ok(vec![complex::arithmetic(cx, Arithmetic::Pow, &a, &e)?]);
+        }
         if matches!(&e, Val::Int(d) if d.is(2)) || e == Val::Float(2.0) {
             return Ok(vec![complex::arithmetic(cx, Arithmetic::Mul, &a, &a)?]);
         }

@@ -66,7 +66,10 @@ pub(super) const OPS: &[AtenOp] = &[
         rule: |cx, c| {
             let (x, qparams) = (c.tensor(cx, "input")?, (c.value(cx, "scale")?, c.opt_value(cx, "zero_point")?));
             if domain(c, "output_dtype")? == Domain::Float {
-                return Err(unsupported_attribute("quantize_affine with zero_point_domain=FLOAT is not supported"));
+                return Err(unsupported_attribute(
+                    "zero-point-domain",
+                    "quantize_affine with zero_point_domain=FLOAT is not supported",
+                ));
             }
             let grid = Grid::blocks(cx, c, x)?;
             quantize(cx, c, x, qparams, &grid, "output_dtype")
@@ -166,7 +169,9 @@ fn domain(c: &Call<'_>, dtype: &str) -> Result<Domain, Diagnostic> {
     match c.opt_str("zero_point_domain")?.as_deref() {
         None | Some("INT" | "NONE") => Ok(Domain::Integer),
         Some("FLOAT") if matches!(element_type(c, dtype)?, DType::U8 | DType::I8) => Ok(Domain::Float),
-        Some(other) => Err(unsupported_attribute(format!("{}: zero_point_domain={other}", c.target))),
+        Some(other) => {
+            Err(unsupported_attribute("zero-point-domain", format!("{}: zero_point_domain={other}", c.target)))
+        }
     }
 }
 

@@ -119,7 +119,7 @@ fn draw(
     number: impl FnOnce(&mut BodyBuilder, [ExprId; 4], &[ExprId]) -> ExprId,
 ) -> Built {
     if c.given("generator").is_some_and(|g| *g != crate::import::program::Arg::None) {
-        return Err(unsupported_attribute(format!("{}: a generator object is not supported", c.target)));
+        return Err(unsupported_attribute("generator", format!("{}: a generator object is not supported", c.target)));
     }
     let n = next_draw(cx);
     cx.compute(shape.clone(), dtype, inputs, |b, axes| {
@@ -210,7 +210,10 @@ fn integers(cx: &mut Cx, c: &Call<'_>, shape: Shape, low: i64, high: i64) -> Val
     let dtype = ir_dtype(meta.dtype)?;
     let n = high.checked_sub(low).filter(|n| (1..=i64::from(i32::MAX)).contains(n));
     let n = n.ok_or_else(|| {
-        unsupported_attribute(format!("{}: {low} .. {high} is no range of 1 to 2³¹ − 1 numbers", c.target))
+        unsupported_attribute(
+            "random-range",
+            format!("{}: {low} .. {high} is no range of 1 to 2³¹ − 1 numbers", c.target),
+        )
     })?;
     let narrow = [low, high].iter().all(|&v| i32::try_from(v).is_ok());
     let y = draw(cx, c, shape, dtype, &[], |b, words, _| {
@@ -245,8 +248,9 @@ fn integers_like(cx: &mut Cx, c: &Call<'_>) -> Vals {
 
 fn integers_from_to(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let low = if c.given("from").is_some() { c.int("from")? } else { 0 };
-    let high =
-        c.opt_int("to")?.ok_or_else(|| unsupported_attribute(format!("{} without `to` is not supported", c.target)))?;
+    let high = c
+        .opt_int("to")?
+        .ok_or_else(|| unsupported_attribute("random-range", format!("{} without `to` is not supported", c.target)))?;
     let v = c.value(cx, c.first())?;
     let shape = shape_of(cx, &v)?;
     integers(cx, c, shape, low, high)

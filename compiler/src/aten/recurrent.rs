@@ -16,20 +16,11 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.gru.input"], rule: |cx, call| layers(cx, call, Cell::Gru) },
     AtenOp { names: &["aten.rnn_tanh.input"], rule: |cx, call| layers(cx, call, Cell::RnnTanh) },
     AtenOp { names: &["aten.rnn_relu.input"], rule: |cx, call| layers(cx, call, Cell::RnnRelu) },
-    AtenOp {
-        names: &["aten.lstm.data", "aten.gru.data", "aten.rnn_tanh.data", "aten.rnn_relu.data"],
-        rule: refuse_packed,
-    },
     AtenOp { names: &["aten.lstm_cell.default"], rule: lstm_cell },
     AtenOp { names: &["aten.gru_cell.default"], rule: gru_cell },
     AtenOp { names: &["aten.rnn_tanh_cell.default"], rule: |cx, call| elman_cell(cx, call, false) },
     AtenOp { names: &["aten.rnn_relu_cell.default"], rule: |cx, call| elman_cell(cx, call, true) },
 ];
-
-fn refuse_packed(_: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
-    Err(unsupported_attribute(format!("{} over a packed sequence is not supported (only padded tensors)", call.target))
-        .with_help("export with batch-first padded tensors instead of pack_padded_sequence"))
-}
 
 /// Weights of one direction of one layer.
 struct Direction {
@@ -63,7 +54,7 @@ fn layers(cx: &mut Cx, call: &Call<'_>, cell: Cell) -> Result<Vec<Val>, Diagnost
     let (n_layers, both) = (call.int("num_layers")? as usize, call.bool("bidirectional")?);
     if call.bool("train")? && call.float("dropout")? != 0.0 {
         let text = format!("{}: dropout={} in training mode is not supported", call.target, call.float("dropout")?);
-        return Err(unsupported_attribute(text).with_help("export the model after model.eval()"));
+        return Err(unsupported_attribute("training", text).with_help("export the model after model.eval()"));
     }
     let directions = read_params(call, &params, n_layers * (1 + usize::from(both)))?;
     let batch_first = call.bool("batch_first")?;
@@ -101,7 +92,7 @@ fn read_params(call: &Call<'_>, params: &[ValueId], n: usize) -> Result<Vec<Dire
     if params.len() != n * each {
         let text =
             format!("{}: {} weights for {n} directions (projections are not supported)", call.target, params.len());
-        return Err(unsupported_attribute(text));
+        return Err(bad_argument(text));
     }
     let direction =
         |p: &[ValueId]| Direction { w_ih: p[0], w_hh: p[1], b_ih: p.get(2).copied(), b_hh: p.get(3).copied() };

@@ -55,14 +55,14 @@ pub(super) const OPS: &[AtenOp] = &[
         names: &["aten.var_mean.default", "aten.var_mean.dim", "aten.var_mean.correction"],
         rule: |cx, c| {
             let (v, m) = spread(cx, c, false)?;
-            Ok(vec![v.into(), m.into()])
+            Ok(vec![v.into(), m])
         },
     },
     AtenOp {
         names: &["aten.std_mean.default", "aten.std_mean.dim", "aten.std_mean.correction"],
         rule: |cx, c| {
             let (v, m) = spread(cx, c, true)?;
-            Ok(vec![v.into(), m.into()])
+            Ok(vec![v.into(), m])
         },
     },
     AtenOp { names: &["aten.logsumexp.default", "aten.special_logsumexp.default"], rule: logsumexp },
@@ -82,12 +82,6 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.linalg_matrix_norm.default"], rule: matrix_norm_of_order },
     AtenOp { names: &["aten.dist.default"], rule: dist },
     AtenOp { names: &["aten.sum_to_size.default"], rule: sum_to_size },
-    AtenOp {
-        names: &["aten.equal.default"],
-        rule: |_, c| {
-            Err(super::unsupported_shape(format!("{} gives a Python bool, which is data-dependent", c.target)))
-        },
-    },
 ];
 
 /// The reduced dimensions: `dim` as an integer, a list or absent (all), and whether they stay.
@@ -268,7 +262,7 @@ fn count_nonzero(cx: &mut Cx, c: &Call<'_>) -> Vals {
 }
 
 /// Variance or deviation, and mean.
-fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, ValueId), Diagnostic> {
+fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, Val), Diagnostic> {
     let (dims, keep) = dims_of(cx, c)?;
     let correction = if c.has("correction") {
         c.opt_float("correction")?.unwrap_or(1.0)
@@ -295,7 +289,14 @@ fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, ValueId), D
         (true, _) => variance,
         (false, _) => cx.drop_dims(variance, &dropped)?,
     };
-    Ok((variance, mean(cx, x, &dims, keep, None)?))
+    let re = mean(cx, x, &dims, keep, None)?;
+    Ok((
+        variance,
+        match im {
+            Some(im) => Val::Complex { re, im: mean(cx, im, &dims, keep, None)? },
+            None => re.into(),
+        },
+    ))
 }
 
 /// With the dimensions kept.
@@ -392,7 +393,10 @@ fn vector_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
         None => 2.0,
     };
     if c.target == "aten.linalg_norm.default" && !matches!(c.given("ord"), None | Some(Arg::None)) && dims.len() == 2 {
-        return Err(super::unsupported_attribute("linalg_norm of a matrix with an order is not supported"));
+        return Err(super::unsupported_attribute(
+            "matrix-order",
+            "linalg_norm of a matrix with an order is not supported",
+        ));
     }
     let asked = if c.has("dtype") { c.dtype("dtype")? } else { None };
     let v = match asked {
@@ -410,7 +414,7 @@ fn vector_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
 /// Frobenius only; the others need singular values.
 fn matrix_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let fro = c.str("ord")? == "fro";
-    c.require("ord", fro, "fro")?;
+    c.require("matrix-order", "ord", fro, "fro")?;
     let v = c.value(cx, c.first())?;
     let rank = c.rank(cx)?;
     let dims = c.dim_indices("dim", rank)?;
@@ -421,7 +425,12 @@ fn matrix_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
 /// The largest (or smallest) sum of magnitudes of a column (±1) or row (±∞).
 fn matrix_norm_of_order(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let ord = c.float("ord")?;
-    c.require("ord", ord.abs() == 1.0 || ord.is_infinite(), "±1 and ±inf: there are no singular values")?;
+    c.require(
+        "matrix-order",
+        "ord",
+        ord.abs() == 1.0 || ord.is_infinite(),
+        "±1 and ±inf: there are no singular values",
+    )?;
     let v = c.value(cx, c.first())?;
     let rank = c.rank(cx)?;
     let dims = c.dim_indices("dim", rank)?;
@@ -458,7 +467,7 @@ fn sum_to_size(cx: &mut Cx, c: &Call<'_>) -> Vals {
         };
         let repeated = |d: usize| d < lead || (size[d - lead].is(1) && !shape[d].is(1));
         let dims: Vec<usize> = (0..shape.len()).filter(|&d| repeated(d)).collect();
-        if dims.is_empty() {
+        if dims.is_empty() && lead > 0 || cx.tensor_dtype(x).is_float() && dims.is_empty() {
             return Ok(x);
         }
         let total = sum(cx, x, &dims, true, None)?;

@@ -104,7 +104,10 @@ pub(super) fn only_mask(
     match present[..] {
         _ if !present.iter().any(|&(_, v)| is_mask(v)) => Ok(None),
         [one] => Ok(Some(one)),
-        _ => Err(unsupported_attribute(format!("{}: a mask beside other indices is not supported", call.target))),
+        _ => Err(unsupported_attribute(
+            "mask-beside-indices",
+            format!("{}: a mask beside other indices is not supported", call.target),
+        )),
     }
 }
 

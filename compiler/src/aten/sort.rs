@@ -2,7 +2,7 @@
 
 use super::cx::Built;
 use super::index::{at_least_1d, flattened};
-use super::{AtenOp, Call, Cx, Diagnostic, Val, bad_argument};
+use super::{AtenOp, Call, Cx, Diagnostic, Val};
 use crate::ir::{DType, Dim, Op, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::Unary;
@@ -168,11 +168,11 @@ fn mode(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let x = call.tensor(cx, "self")?;
     let rank = cx.rank(x);
     let dim = call.dim_index("dim", rank)?;
-    let flat = at_least_1d(cx, x)?;
+    // Truth values have no order in kernels; as small integers they have.
+    let given = cx.tensor_dtype(x);
+    let ordered = if given == DType::Bool { cx.cast(x, DType::U8)? } else { x };
+    let flat = at_least_1d(cx, ordered)?;
     let (shape, dtype) = (cx.shape(flat), cx.tensor_dtype(flat));
-    if dtype == DType::Bool {
-        return Err(bad_argument(format!("{} of bool", call.target)));
-    }
     let depth = shape.len();
     let mut pairs = shape.clone();
     pairs.push(shape[dim].clone());
@@ -203,5 +203,6 @@ fn mode(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let at = cx.reduce(at, Combine::Max, &[dim], true, DType::I64)?;
     let pick = Pick::Fixed(Dim::from(0));
     let value = picked(cx, call, rank, dim, value, &pick)?;
+    let value = cx.cast(value, given)?;
     Ok(vec![Val::Tensor(value), Val::Tensor(picked(cx, call, rank, dim, at, &pick)?)])
 }

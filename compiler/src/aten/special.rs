@@ -307,7 +307,7 @@ fn trigamma(b: &mut BodyBuilder, x: ExprId) -> ExprId {
 
 fn polygamma(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let n = c.int("n")?;
-    c.require("n", n == 0 || n == 1, "0 and 1")?;
+    c.require("order", "n", n == 0 || n == 1, "0 and 1")?;
     let x = c.tensor(cx, "self")?;
     let dtype = super::promote::to_float(cx.tensor_dtype(x));
     let f = if n == 0 { digamma } else { trigamma };
@@ -317,7 +317,7 @@ fn polygamma(cx: &mut Cx, c: &Call<'_>) -> Vals {
 /// p(p − 1)/4·ln π + Σⱼ ln Γ(x + (1 − j)/2).
 fn mvlgamma(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let p = c.int("p")?;
-    c.require("p", (1..=64).contains(&p), "1 to 64")?;
+    c.require("order", "p", (1..=64).contains(&p), "1 to 64")?;
     let p = p as i32;
     float1(cx, c, |b, x| {
         let mut sum = b.like(x, f64::from(p * (p - 1)) / 4.0 * PI.ln());

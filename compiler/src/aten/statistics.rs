@@ -3,8 +3,9 @@
 use super::args::Call;
 use super::body::BodyBuilder;
 use super::cx::{Built, Cx};
+use super::promote::to_float;
 use super::reduce::{magnitude, mean, p_norm, sum};
-use super::{AtenOp, Val, unsupported_attribute};
+use super::{AtenOp, Val, bad_argument};
 use crate::import::program::Arg;
 use crate::ir::{Dim, ValueId};
 use crate::report::Diagnostic;
@@ -24,7 +25,7 @@ pub(super) const OPS: &[AtenOp] = &[
 
 fn cov(cx: &mut Cx, c: &Call<'_>) -> Vals {
     for name in ["fweights", "aweights"] {
-        c.require(name, matches!(c.given(name), None | Some(Arg::None)), "None")?;
+        c.require("cov-weights", name, matches!(c.given(name), None | Some(Arg::None)), "None")?;
     }
     let (x, correction) = (c.tensor(cx, "self")?, c.int("correction")?);
     Ok(vec![covariance(cx, x, correction)?.into()])
@@ -32,8 +33,9 @@ fn cov(cx: &mut Cx, c: &Call<'_>) -> Vals {
 
 /// Of rows of observations; a vector is one row, and gives a number.
 fn covariance(cx: &mut Cx, x: ValueId, correction: i64) -> Built {
-    if !cx.tensor_dtype(x).is_float() || cx.rank(x) > 2 {
-        return Err(unsupported_attribute(format!("covariance of {} is not supported", cx.ty(x))));
+    let x = cx.cast(x, to_float(cx.tensor_dtype(x)))?;
+    if cx.rank(x) > 2 {
+        return Err(bad_argument(format!("covariance of {} is not supported", cx.ty(x))));
     }
     let rank = cx.rank(x);
     let x = cx.to_rank(x, 2)?;
@@ -80,7 +82,7 @@ fn histogram(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (bins, low, high) = (c.int("bins")?, c.float("min")?, c.float("max")?);
     let dtype = cx.tensor_dtype(x);
     if !dtype.is_float() || bins < 1 {
-        return Err(unsupported_attribute(format!("histc of {} in {bins} bins is not supported", cx.ty(x))));
+        return Err(bad_argument(format!("histc of {} in {bins} bins is not supported", cx.ty(x))));
     }
     let n = cx.ty(x).n_elems();
     let x = cx.reshape(x, vec![n.clone()])?;

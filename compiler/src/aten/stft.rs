@@ -4,7 +4,7 @@
 use super::cx::Built;
 use super::fft::{Pair, Scaling, half, hermitian_extension, transform};
 use super::taps::windowed_sum;
-use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument, unsupported_attribute};
+use super::{AtenOp, BodyBuilder, Call, Cx, Diagnostic, Val, bad_argument};
 use crate::ir::{Dim, ValueId};
 use jvc_kernels::expr::{ExprId, Unary};
 
@@ -79,7 +79,7 @@ fn stft(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let centred = call.has("center") && call.bool("center")?;
     let mode = if centred { call.str("pad_mode")? } else { "constant".to_string() };
     if !["reflect", "replicate", "constant"].contains(&mode.as_str()) {
-        return Err(unsupported_attribute(format!("{}: pad_mode={mode:?} is not supported", call.target)));
+        return Err(bad_argument(format!("{}: pad_mode={mode:?} is not supported", call.target)));
     }
     let batched = cx.rank(x) == 2;
     let x = cx.to_rank(x, 2)?;

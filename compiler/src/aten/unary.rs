@@ -3,6 +3,7 @@
 use super::args::Call;
 use super::body::BodyBuilder;
 use super::complex;
+use super::complex_functions as functions;
 use super::cx::Cx;
 use super::promote::{pointwise, to_float};
 use super::{AtenOp, Val, bad_argument};
@@ -16,25 +17,52 @@ type Vals = Result<Vec<Val>, Diagnostic>;
 
 /// The table.
 pub(super) const OPS: &[AtenOp] = &[
-    AtenOp { names: &["aten.acos.default", "aten.arccos.default"], rule: |cx, c| float(cx, c, Unary::Acos) },
-    AtenOp { names: &["aten.acosh.default", "aten.arccosh.default"], rule: |cx, c| float(cx, c, Unary::Acosh) },
-    AtenOp { names: &["aten.asin.default", "aten.arcsin.default"], rule: |cx, c| float(cx, c, Unary::Asin) },
-    AtenOp { names: &["aten.asinh.default", "aten.arcsinh.default"], rule: |cx, c| float(cx, c, Unary::Asinh) },
-    AtenOp { names: &["aten.atan.default", "aten.arctan.default"], rule: |cx, c| float(cx, c, Unary::Atan) },
-    AtenOp { names: &["aten.atanh.default", "aten.arctanh.default"], rule: |cx, c| float(cx, c, Unary::Atanh) },
-    AtenOp { names: &["aten.cosh.default"], rule: |cx, c| float(cx, c, Unary::Cosh) },
-    AtenOp { names: &["aten.sinh.default"], rule: |cx, c| float(cx, c, Unary::Sinh) },
-    AtenOp { names: &["aten.tan.default"], rule: |cx, c| float(cx, c, Unary::Tan) },
+    AtenOp {
+        names: &["aten.acos.default", "aten.arccos.default"],
+        rule: |cx, c| function(cx, c, functions::acos, Unary::Acos),
+    },
+    AtenOp {
+        names: &["aten.acosh.default", "aten.arccosh.default"],
+        rule: |cx, c| function(cx, c, functions::acosh, Unary::Acosh),
+    },
+    AtenOp {
+        names: &["aten.asin.default", "aten.arcsin.default"],
+        rule: |cx, c| function(cx, c, functions::asin, Unary::Asin),
+    },
+    AtenOp {
+        names: &["aten.asinh.default", "aten.arcsinh.default"],
+        rule: |cx, c| function(cx, c, functions::asinh, Unary::Asinh),
+    },
+    AtenOp {
+        names: &["aten.atan.default", "aten.arctan.default"],
+        rule: |cx, c| function(cx, c, functions::atan, Unary::Atan),
+    },
+    AtenOp {
+        names: &["aten.atanh.default", "aten.arctanh.default"],
+        rule: |cx, c| function(cx, c, functions::atanh, Unary::Atanh),
+    },
+    AtenOp { names: &["aten.cosh.default"], rule: |cx, c| function(cx, c, functions::cosh, Unary::Cosh) },
+    AtenOp { names: &["aten.sinh.default"], rule: |cx, c| function(cx, c, functions::sinh, Unary::Sinh) },
+    AtenOp { names: &["aten.tan.default"], rule: |cx, c| function(cx, c, functions::tan, Unary::Tan) },
     AtenOp { names: &["aten.erf.default", "aten.special_erf.default"], rule: |cx, c| float(cx, c, Unary::Erf) },
-    AtenOp { names: &["aten.exp2.default", "aten.special_exp2.default"], rule: |cx, c| float(cx, c, Unary::Exp2) },
-    AtenOp { names: &["aten.expm1.default", "aten.special_expm1.default"], rule: |cx, c| float(cx, c, Unary::Expm1) },
-    AtenOp { names: &["aten.log1p.default", "aten.special_log1p.default"], rule: |cx, c| float(cx, c, Unary::Log1p) },
-    AtenOp { names: &["aten.log2.default"], rule: |cx, c| float(cx, c, Unary::Log2) },
+    AtenOp {
+        names: &["aten.exp2.default", "aten.special_exp2.default"],
+        rule: |cx, c| function(cx, c, functions::exp2, Unary::Exp2),
+    },
+    AtenOp {
+        names: &["aten.expm1.default", "aten.special_expm1.default"],
+        rule: |cx, c| function(cx, c, functions::expm1, Unary::Expm1),
+    },
+    AtenOp {
+        names: &["aten.log1p.default", "aten.special_log1p.default"],
+        rule: |cx, c| function(cx, c, functions::log1p, Unary::Log1p),
+    },
+    AtenOp { names: &["aten.log2.default"], rule: |cx, c| function(cx, c, functions::log2, Unary::Log2) },
     AtenOp {
         names: &["aten.lgamma.default", "aten.special_gammaln.default"],
         rule: |cx, c| float(cx, c, Unary::Lgamma),
     },
-    AtenOp { names: &["aten.rsqrt.default"], rule: |cx, c| float(cx, c, Unary::Rsqrt) },
+    AtenOp { names: &["aten.rsqrt.default"], rule: |cx, c| function(cx, c, functions::rsqrt, Unary::Rsqrt) },
     AtenOp { names: &["aten.sin.default"], rule: |cx, c| float_or(cx, c, complex::sin, |b, x| b.un(Unary::Sin, x)) },
     AtenOp { names: &["aten.cos.default"], rule: |cx, c| float_or(cx, c, complex::cos, |b, x| b.un(Unary::Cos, x)) },
     AtenOp { names: &["aten.tanh.default"], rule: |cx, c| float_or(cx, c, complex::tanh, |b, x| b.un(Unary::Tanh, x)) },
@@ -49,7 +77,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp {
         names: &["aten.log10.default"],
         rule: |cx, c| {
-            float1(cx, c, |b, x| {
+            float_or(cx, c, functions::log10, |b, x| {
                 let y = b.un(Unary::Log, x);
                 times(b, y, 1.0 / LN_10)
             })
@@ -66,7 +94,10 @@ pub(super) const OPS: &[AtenOp] = &[
             })
         },
     },
-    AtenOp { names: &["aten.sinc.default", "aten.special_sinc.default"], rule: |cx, c| float1(cx, c, sinc) },
+    AtenOp {
+        names: &["aten.sinc.default", "aten.special_sinc.default"],
+        rule: |cx, c| float_or(cx, c, functions::sinc, sinc),
+    },
     AtenOp { names: &["aten.logit.default", "aten.special_logit.default"], rule: logit },
     AtenOp { names: &["aten.special_entr.default"], rule: |cx, c| float1(cx, c, entr) },
     AtenOp { names: &["aten.floor.default"], rule: |cx, c| rounding(cx, c, Unary::Floor) },
@@ -78,7 +109,7 @@ pub(super) const OPS: &[AtenOp] = &[
     },
     AtenOp { names: &["aten.round.decimals"], rule: round_decimals },
     AtenOp { names: &["aten.neg.default", "aten.negative.default"], rule: |cx, c| parts(cx, c, |b, x| b.neg(x)) },
-    AtenOp { names: &["aten.square.default"], rule: |cx, c| same_or(cx, c, complex::square, |b, x| b.mul(x, x)) },
+    AtenOp { names: &["aten.square.default"], rule: square },
     AtenOp { names: &["aten.sign.default"], rule: |cx, c| same(cx, c, sign) },
     AtenOp { names: &["aten.sgn.default"], rule: |cx, c| same_or(cx, c, complex::sgn, sign) },
     AtenOp { names: &["aten.bitwise_not.default"], rule: |cx, c| same(cx, c, |b, x| b.not(x)) },
@@ -111,6 +142,19 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.nan_to_num.default"], rule: nan_to_num },
 ];
 
+fn function(cx: &mut Cx, c: &Call<'_>, complex: complex::Unary, op: Unary) -> Vals {
+    float_or(cx, c, complex, |b, x| b.un(op, x))
+}
+
+/// As a power: of bools it is an integer.
+fn square(cx: &mut Cx, c: &Call<'_>) -> Vals {
+    match c.value(cx, "self")? {
+        Val::Complex { re, im } => Ok(vec![complex::square(cx, re, im)?]),
+        Val::Tensor(x) if cx.tensor_dtype(x) == DType::Bool => Ok(vec![cx.cast(x, DType::I64)?.into()]),
+        _ => same(cx, c, |b, x| b.mul(x, x)),
+    }
+}
+
 fn float(cx: &mut Cx, c: &Call<'_>, op: Unary) -> Vals {
     float1(cx, c, |b, x| b.un(op, x))
 }
@@ -123,7 +167,7 @@ pub(super) fn float1(cx: &mut Cx, c: &Call<'_>, f: impl FnOnce(&mut BodyBuilder,
 }
 
 /// As [`float1`], with another rule for complex tensors.
-fn float_or(
+pub(super) fn float_or(
     cx: &mut Cx,
     c: &Call<'_>,
     complex: complex::Unary,

@@ -28,10 +28,10 @@ fn unique(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
 
 fn unique_consecutive(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     if call.opt_int("dim")?.is_some() {
-        return Err(unsupported_attribute(format!(
-            "{}: `dim` is not supported (only all elements in a row)",
-            call.target
-        )));
+        return Err(unsupported_attribute(
+            "unique-dim",
+            format!("{}: `dim` is not supported (only all elements in a row)", call.target),
+        ));
     }
     let x = call.tensor(cx, "self")?;
     let flat = flattened(cx, x)?;

@@ -28,7 +28,7 @@ pub(super) fn render(all: &[Diagnostic]) -> String {
 pub(super) fn to_json(all: &[Diagnostic]) -> Value {
     let one = |d: &Diagnostic| {
         json!({
-            "code": d.code.text(), "message": d.message, "help": d.help,
+            "code": d.code.text(), "limit": d.limit, "message": d.message, "help": d.help,
             "node": d.origin.node, "target": d.origin.target, "module": d.origin.module, "line": d.origin.line,
         })
     };

@@ -30,10 +30,11 @@ impl KernelTable {
     /// When a template refuses a spec: that is a bug of the scheduler.
     pub fn build_all(&mut self, specs: &[KernelSpec], device: &DeviceProfile) -> Result<(), Diagnostic> {
         let mut new: Vec<KernelSpec> = vec![];
+        let mut index: BTreeMap<String, u32> = BTreeMap::new();
         for spec in specs {
             let text = spec.to_string();
-            if !self.index.contains_key(&text) {
-                self.index.insert(text, (self.specs.len() + new.len()) as u32);
+            if !self.index.contains_key(&text) && !index.contains_key(&text) {
+                index.insert(text, (self.specs.len() + new.len()) as u32);
                 new.push(spec.clone());
             }
         }
@@ -42,6 +43,7 @@ impl KernelTable {
         let built: Result<Vec<Kernel>, Diagnostic> = new.par_iter().map(|spec| build_one(spec, &limits)).collect();
         self.built.extend(built?);
         self.specs.extend(new);
+        self.index.append(&mut index);
         Ok(())
     }
 
