@@ -276,16 +276,68 @@ pub struct AttentionSpec {
     pub value: ExprId,
     /// Final score, f32.
     pub score: ExprId,
+    /// The score is −∞ wherever the key comes after the query: such keys need not be looked at.
+    pub causal: bool,
     /// A row whose scores are all −∞ gives 0 (PyTorch's scaled_dot_product_attention) instead of NaN (explicit softmax).
     pub zero_masked_rows: bool,
     /// What is written per (b, i, e).
     pub stores: Vec<Store>,
-    /// Keys of a block held in shared memory; 0: each invocation streams keys alone (CPU drivers).
-    pub block_keys: u32,
-    /// Invocations that share a query, each with its part of every block: a divisor of `block_keys` and `wg`. 1 without blocks.
-    pub lanes: u32,
-    /// Invocations of a workgroup, which owns `wg / lanes` queries.
+    /// How queries and keys are shared out.
+    pub staging: AttentionStaging,
+    /// Invocations of a workgroup.
     pub wg: u32,
+}
+
+/// How an attention kernel shares out queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AttentionStaging {
+    /// A query in the registers of an invocation (or of several), keys one after another: CPU drivers, and heads of any size.
+    Stream {
+        /// Keys of a block held in shared memory; 0: each invocation streams keys alone (CPU drivers).
+        block_keys: u32,
+        /// Invocations that share a query, each with its part of every block: a divisor of `block_keys` and `wg`. 1 without blocks.
+        lanes: u32,
+    },
+    /// Both products on cooperative matrices (KHR), the softmax between them on their components. Elements of query, key and value must be
+    /// exact in the fragment's type ([`crate::is_exact_in`]); probabilities are rounded to it.
+    Coop(CoopAttention),
+    /// Register tiles of scores and outputs, operands in shared memory, all in f32.
+    Tiled(TiledAttention),
+}
+
+/// Parameters of attention in register tiles: an invocation has `rows` queries, with `cols` keys of each block and its part of the channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TiledAttention {
+    /// Queries of an invocation: the workgroup has `wg / across · rows`.
+    pub rows: u32,
+    /// Keys of an invocation in a block of `across · cols` keys, which is a multiple of 4.
+    pub cols: u32,
+    /// Invocations that share queries, a divisor of `wg`.
+    pub across: u32,
+    /// The next block is loaded to registers before the present one is used.
+    pub ahead: bool,
+}
+
+/// Parameters of attention on cooperative matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CoopAttention {
+    /// Fragment sizes (m, n, k) from the device profile, with n = k; a lane has m·n / subgroup elements of a sum.
+    pub frag: (u32, u32, u32),
+    /// Fragment element type: F16 or BF16.
+    pub elem: DType,
+    /// Invocations of a subgroup; the pipeline demands it, and full subgroups.
+    pub subgroup: u32,
+    /// Subgroups of a workgroup; `wg` is their count times `subgroup`.
+    pub warps: u32,
+    /// Fragments of queries that a subgroup has: the workgroup has `warps · rows · m` queries.
+    pub rows: u32,
+    /// Keys of a block in shared memory, a multiple of the fragment's.
+    pub block_keys: u32,
+    /// A lane has as many elements of a left operand as of a sum. Where the kernel finds that they are the same elements, probabilities become
+    /// a left operand without passing through shared memory.
+    pub direct: bool,
+    /// The next block is loaded to registers before the present one is used.
+    pub ahead: bool,
 }
 
 /// Cell of a recurrent layer, with PyTorch's gate order (LSTM i f g o; GRU r z n, `n = tanh(x_n + r·(W_hn h + b_hn))`).

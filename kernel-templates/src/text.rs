@@ -3,8 +3,8 @@
 use crate::dtype::{DType, Storage};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::spec::{
-    Access, AttentionSpec, Coop, Extent, FftSpec, Interface, KernelSpec, MapSpec, MatmulSpec, RecurrentSpec, RowSpec,
-    ScanSpec, ScatterSpec, SortSpec, Staging, Store,
+    Access, AttentionSpec, AttentionStaging, Coop, CoopAttention, Extent, FftSpec, Interface, KernelSpec, MapSpec,
+    MatmulSpec, RecurrentSpec, RowSpec, ScanSpec, ScatterSpec, SortSpec, Staging, Store,
 };
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -294,11 +294,28 @@ fn matmul(s: &MatmulSpec) -> String {
     line.value("lhs", s.lhs).value("rhs", s.rhs).stores("", &s.stores).finish(&s.interface)
 }
 
+fn coop_attention(c: &CoopAttention) -> String {
+    let (frag, tile) = (format!("{}x{}x{}", c.frag.0, c.frag.1, c.frag.2), format!("{}x{}", c.rows, c.block_keys));
+    let flags = format!("{}{}", if c.direct { ":direct" } else { "" }, if c.ahead { ":ahead" } else { "" });
+    format!("coop:{tile}:{frag}:{}:{}:sg{}{flags}", c.warps, c.elem, c.subgroup)
+}
+
 fn attention(s: &AttentionSpec) -> String {
     let line = Line::new("attention", &s.exprs).word(format_args!("{}x{}x{}", s.batch, s.queries, s.keys));
     let line = line.word(format_args!("qk{}", s.qk_dim)).word(format_args!("v{}", s.v_dim));
-    let line = line.word(format_args!("block{}", s.block_keys)).word(format_args!("wg{}", s.wg));
-    let line = if s.lanes > 1 { line.word(format_args!("lanes{}", s.lanes)) } else { line };
+    let line = match s.staging {
+        AttentionStaging::Stream { block_keys, lanes } => {
+            let line = line.word(format_args!("block{block_keys}")).word(format_args!("wg{}", s.wg));
+            if lanes > 1 { line.word(format_args!("lanes{lanes}")) } else { line }
+        }
+        AttentionStaging::Coop(c) => line.word(coop_attention(&c)).word(format_args!("wg{}", s.wg)),
+        AttentionStaging::Tiled(t) => {
+            let ahead = if t.ahead { ":ahead" } else { "" };
+            let line = line.word(format_args!("tiled:{}x{}:{}{ahead}", t.rows, t.cols, t.across));
+            line.word(format_args!("wg{}", s.wg))
+        }
+    };
+    let line = if s.causal { line.word("causal") } else { line };
     let line = if s.zero_masked_rows { line.word("zero_masked") } else { line };
     let line = line.value("q", s.query).value("k", s.key).value("v", s.value).value("score", s.score);
     line.stores("", &s.stores).finish(&s.interface)

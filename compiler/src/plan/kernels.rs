@@ -5,7 +5,9 @@ use crate::report::{Code, Diagnostic};
 use crate::schedule::tile;
 use jvc_codegen::plan::{PlanKernel, Requirements};
 use jvc_kernels::dtype::DType;
-use jvc_kernels::spec::{Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target};
+use jvc_kernels::spec::{
+    AttentionSpec, AttentionStaging, Coop, Extent, Grid, InterfaceForm, Kernel, KernelSpec, MatmulSpec, Staging, Target,
+};
 use jvc_kernels::templates::{scan, sort};
 use jvc_kernels::{build, constraints, disassemble, limits::Limits};
 use rayon::prelude::*;
@@ -92,7 +94,16 @@ fn iterations(spec: &KernelSpec) -> u64 {
             let tile = u64::from(s.threads_per_line) * u64::from(scan::ITEMS);
             if s.threads_per_line == 1 { len } else { len.div_ceil(tile) }
         }
-        KernelSpec::Attention(s) => product(std::slice::from_ref(&s.keys)),
+        KernelSpec::Attention(s) => {
+            let keys = product(std::slice::from_ref(&s.keys));
+            match s.staging {
+                AttentionStaging::Stream { .. } | AttentionStaging::Coop(_) => keys,
+                AttentionStaging::Tiled(t) => {
+                    let block = u64::from(t.across * t.cols);
+                    keys.div_ceil(block) * (1 + u64::from(s.qk_dim.div_ceil(4)) + block / 4)
+                }
+            }
+        }
         KernelSpec::Recurrent(s) => tile::recurrent_iterations(product(std::slice::from_ref(&s.steps)), s.hidden, s.wg),
         KernelSpec::Scatter(s) => product(&s.inner),
         KernelSpec::Sort(s) => sort::iterations(s.capacity, s.wg),
@@ -130,7 +141,12 @@ fn require(needs: &mut Requirements, spec: &KernelSpec, kernel: &Kernel) {
     needs.shared_bytes = needs.shared_bytes.max(kernel.shared_bytes);
     needs.push_bytes = needs.push_bytes.max(spec.interface().push_bytes());
     needs.max_workgroup = needs.max_workgroup.max(spec.workgroup());
-    if let KernelSpec::Matmul(MatmulSpec { staging: Staging::Coop(Coop { frag, elem, .. }), .. }) = spec {
+    let used = match spec {
+        KernelSpec::Matmul(MatmulSpec { staging: Staging::Coop(Coop { frag, elem, .. }), .. }) => Some((frag, elem)),
+        KernelSpec::Attention(AttentionSpec { staging: AttentionStaging::Coop(c), .. }) => Some((&c.frag, &c.elem)),
+        _ => None,
+    };
+    if let Some((frag, elem)) = used {
         let fragment = (frag.0, frag.1, frag.2, super::elem(*elem));
         if !needs.cooperative.contains(&fragment) {
             needs.cooperative.push(fragment);

@@ -1,5 +1,9 @@
 //! Tile choice: pure functions from (problem, device) to parameters. No device names, only fields of the profile.
 
+mod attention;
+
+pub use attention::{Heads, attention};
+
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
@@ -269,8 +273,11 @@ pub fn half_of(exprs: &Exprs, lhs: ExprId, rhs: ExprId) -> Option<DType> {
     [DType::F16, DType::BF16].into_iter().find(|&t| is_exact_in(exprs, lhs, t) && is_exact_in(exprs, rhs, t))
 }
 
-/// What the choice for a half-precision product was, for the decisions of a plan.
+/// What the choice for an attention or a half-precision product was, for the decisions of a plan.
 pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
+    if let KernelSpec::Attention(s) = spec {
+        return attention::decision(s);
+    }
     let KernelSpec::Matmul(MatmulSpec { staging, exprs, lhs, rhs, .. }) = spec else { return None };
     match staging {
         Staging::Coop(c) => Some(format!(
@@ -309,58 +316,6 @@ fn row_sharing_wg(device: &DeviceProfile, p: &Problem, rows: u32, cols: u32) -> 
     let most = wg(device, p.batch * p.m * p.n / f64::from(rows * cols));
     let shares = |wg: &u32| (tiles / f64::from(*wg)).ceil() * f64::from(*wg) <= 1.25 * tiles;
     [64u32, 32, 16, 8].into_iter().filter(|&wg| wg <= most).find(shares).unwrap_or(most)
-}
-
-/// An attention at its largest.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Heads {
-    /// Batch × heads.
-    pub batch: f64,
-    /// Queries.
-    pub queries: f64,
-    /// Keys.
-    pub keys: f64,
-    /// Channels of query and key.
-    pub qk_dim: u32,
-    /// Channels of value and output.
-    pub v_dim: u32,
-}
-
-/// Inner-loop shape of an attention kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionTile {
-    /// Invocations of a workgroup.
-    pub wg: u32,
-    /// Keys of a block in shared memory; 0 without.
-    pub block_keys: u32,
-    /// Invocations that share a query.
-    pub lanes: u32,
-}
-
-/// Inner-loop shape of an attention kernel.
-pub fn attention(device: &DeviceProfile, p: &Heads) -> AttentionTile {
-    if device.rates.cpu {
-        return AttentionTile { wg: wg(device, p.queries).min(32), block_keys: 0, lanes: 1 };
-    }
-    let owned = [64u32, 32, 16, 8, 4, 2].into_iter().find(|&q| f64::from(q) <= p.queries).unwrap_or(1);
-    let groups = p.batch * (p.queries / f64::from(owned)).ceil();
-    let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
-    // A query and its sums are some 150 registers: a unit has room for no more invocations than this.
-    let enough = 384.0 * f64::from(device.rates.n_units);
-    let mut lanes = 1;
-    while lanes < 32 && 2 * lanes * owned <= most && groups * f64::from(owned * lanes) < enough {
-        lanes *= 2;
-    }
-    let merged = owned * (p.v_dim + 2) * 4;
-    let row = (p.qk_dim.div_ceil(4) + p.v_dim.div_ceil(4)) * 16;
-    let fits = device.limits.shared_bytes_per_workgroup.saturating_sub(merged) / row;
-    let block =
-        |lanes: u32| [32u32, 16, 8].into_iter().find(|&b| b <= fits && b >= lanes && f64::from(b) <= p.keys.max(8.0));
-    match (block(lanes), block(1)) {
-        (Some(block_keys), _) => AttentionTile { wg: owned * lanes, block_keys, lanes },
-        (None, Some(block_keys)) => AttentionTile { wg: owned.max(32.min(most)), block_keys, lanes: 1 },
-        (None, None) => AttentionTile { wg: owned.max(32.min(most)), block_keys: 0, lanes: 1 },
-    }
 }
 
 /// Workgroup size of a recurrent kernel.

@@ -73,7 +73,7 @@ impl Asm {
         self.declare_once(Op::TypeCooperativeMatrixKHR, operands)
     }
 
-    fn type_bfloat16(&mut self) -> Id {
+    pub(super) fn type_bfloat16(&mut self) -> Id {
         self.require(Capability::BFloat16TypeKHR);
         self.require(Capability::BFloat16CooperativeMatrixKHR);
         self.extensions.insert("SPV_KHR_bfloat16");

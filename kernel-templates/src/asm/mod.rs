@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "an assembler offers what templates to come use")]
 
+mod components;
 mod convert;
 mod cooperative;
 mod flow;

@@ -4,7 +4,7 @@ use super::{Asm, Id, St};
 use rspirv::dr::Operand;
 use rspirv::spirv::{Decoration, GlslStd450Op, Op};
 
-/// Functions of GLSL.std.450 that are exact (or whose precision suffices) on every driver.
+/// Functions of GLSL.std.450 that are exact on every driver, or whose precision suffices for what their line says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Glsl {
     /// |x| of floats.
@@ -21,6 +21,14 @@ pub(crate) enum Glsl {
     Sqrt,
     /// Index of the highest set bit; −1 for 0.
     FindUMsb,
+    /// 2^x to 3 + 2|x| ulp: only where the result is rounded to a half type.
+    Exp2,
+    /// Larger of two; the other one where one is NaN.
+    NMax,
+    /// Smaller of two, likewise.
+    NMin,
+    /// Smaller of two 32-bit unsigned integers.
+    UMin,
 }
 
 impl Glsl {
@@ -33,6 +41,10 @@ impl Glsl {
             Glsl::RoundEven => GlslStd450Op::RoundEven,
             Glsl::Sqrt => GlslStd450Op::Sqrt,
             Glsl::FindUMsb => GlslStd450Op::FindUMsb,
+            Glsl::Exp2 => GlslStd450Op::Exp2,
+            Glsl::NMax => GlslStd450Op::NMax,
+            Glsl::NMin => GlslStd450Op::NMin,
+            Glsl::UMin => GlslStd450Op::UMin,
         }
     }
 }
@@ -276,6 +288,13 @@ impl Asm {
         let glsl = self.glsl;
         let code = Operand::LiteralExtInstInteger(function.code() as u32);
         self.push(Op::ExtInst, self.type_of(a), vec![Operand::IdRef(glsl), code, Operand::IdRef(a)])
+    }
+
+    /// A function of GLSL.std.450 of two operands.
+    pub(crate) fn glsl2(&mut self, function: Glsl, a: Id, b: Id) -> Id {
+        let code = Operand::LiteralExtInstInteger(function.code() as u32);
+        let operands = vec![Operand::IdRef(self.glsl), code, Operand::IdRef(a), Operand::IdRef(b)];
+        self.push(Op::ExtInst, self.type_of(a), operands)
     }
 
     /// Component of a composite: a 32-bit word of a vector or carry pair.

@@ -1,4 +1,4 @@
-//! The attention template: odd shapes, masks with fully hidden rows, blocks of keys in shared memory and none, symbols.
+//! The attention template: odd shapes, masks with fully hidden rows, symbols; keys from registers, blocks and register tiles.
 
 use crate::spec::{interface, operand, row_major, symbolic};
 use crate::support::{Random, Tolerance, check, elements, gpu};
@@ -7,16 +7,40 @@ use jvc_kernels::eval::Value;
 use jvc_kernels::expr::{Binary, ExprId, Exprs};
 use jvc_kernels::host::Memory;
 use jvc_kernels::reference;
-use jvc_kernels::spec::{Access, AttentionSpec, Extent, KernelSpec, Store};
+use jvc_kernels::spec::{Access, AttentionSpec, AttentionStaging, Extent, KernelSpec, Store, TiledAttention};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-5 };
 
-/// (keys of a block, workgroup, lanes).
-const BLOCKS: [(u32, u32, u32); 9] =
-    [(0, 32, 1), (0, 1, 1), (1, 32, 1), (7, 64, 1), (32, 32, 1), (16, 5, 1), (32, 64, 4), (16, 64, 16), (12, 6, 3)];
+/// How queries and keys are shared out, and the workgroup.
+pub(crate) type Staged = (AttentionStaging, u32);
+
+const fn stream(block_keys: u32, wg: u32, lanes: u32) -> Staged {
+    (AttentionStaging::Stream { block_keys, lanes }, wg)
+}
+
+const fn tiled(rows: u32, cols: u32, across: u32, wg: u32, ahead: bool) -> Staged {
+    (AttentionStaging::Tiled(TiledAttention { rows, cols, across, ahead }), wg)
+}
+
+const STAGED: [Staged; 9] = [
+    stream(0, 32, 1),
+    stream(7, 64, 1),
+    stream(16, 5, 1),
+    stream(32, 64, 4),
+    stream(16, 64, 16),
+    stream(12, 6, 3),
+    tiled(4, 4, 8, 64, true),
+    tiled(1, 2, 2, 8, false),
+    tiled(3, 4, 5, 15, true),
+];
+
+/// Every `step`-th of them; the others are for the next problems.
+fn some_staged(first: usize, step: usize) -> impl Iterator<Item = Staged> {
+    STAGED.into_iter().skip(first % step).step_by(step)
+}
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mask {
+pub(crate) enum Mask {
     None,
     /// Keys after the query are hidden.
     Causal,
@@ -27,16 +51,16 @@ enum Mask {
 }
 
 #[derive(Clone)]
-struct Problem {
-    batch: Extent,
-    queries: Extent,
-    keys: Extent,
-    qk_dim: u32,
-    v_dim: u32,
-    dtype: DType,
-    mask: Mask,
-    zero_masked_rows: bool,
-    symbols: Vec<u32>,
+pub(crate) struct Problem {
+    pub(crate) batch: Extent,
+    pub(crate) queries: Extent,
+    pub(crate) keys: Extent,
+    pub(crate) qk_dim: u32,
+    pub(crate) v_dim: u32,
+    pub(crate) dtype: DType,
+    pub(crate) mask: Mask,
+    pub(crate) zero_masked_rows: bool,
+    pub(crate) symbols: Vec<u32>,
 }
 
 /// Every third query sees nothing.
@@ -50,7 +74,7 @@ fn hidden_by(dtype: DType) -> f64 {
 }
 
 impl Problem {
-    fn of([batch, queries, keys]: [u32; 3], (qk_dim, v_dim): (u32, u32)) -> Problem {
+    pub(crate) fn of([batch, queries, keys]: [u32; 3], (qk_dim, v_dim): (u32, u32)) -> Problem {
         let [batch, queries, keys] = [batch, queries, keys].map(Extent::Const);
         let (dtype, mask) = (DType::F32, Mask::None);
         Problem { batch, queries, keys, qk_dim, v_dim, dtype, mask, zero_masked_rows: true, symbols: vec![] }
@@ -80,7 +104,7 @@ impl Problem {
     }
 
     /// Results go to `[query, batch, channel]`, doubled.
-    fn spec(&self, (block_keys, wg, lanes): (u32, u32, u32)) -> KernelSpec {
+    pub(crate) fn spec(&self, (staging, wg): Staged) -> KernelSpec {
         let mut e = Exprs::new();
         let (qk, v) = (Extent::Const(self.qk_dim), Extent::Const(self.v_dim));
         let at = [
@@ -112,15 +136,15 @@ impl Problem {
             key,
             value,
             score,
+            causal: self.mask == Mask::Causal,
             zero_masked_rows: self.zero_masked_rows,
             stores: vec![Store { operand: 3, index, value: stored, guard: None }],
-            block_keys,
-            lanes,
+            staging,
             wg,
         })
     }
 
-    fn memory(&self, spec: &KernelSpec) -> Memory {
+    pub(crate) fn memory(&self, spec: &KernelSpec) -> Memory {
         let mut memory = Memory { operands: vec![], symbols: self.symbols.clone() };
         let (batch, queries, keys) = (self.batch, self.queries, self.keys);
         let (qk, v) = (self.qk_dim as usize, self.v_dim as usize);
@@ -142,10 +166,15 @@ impl Problem {
         memory
     }
 
-    fn check(&self, gpu: &jvc_runtime::Gpu, blocks: (u32, u32, u32)) {
-        let spec = self.spec(blocks);
+    fn check(&self, gpu: &jvc_runtime::Gpu, staged: Staged) {
+        self.check_staged(gpu, staged, CLOSE);
+    }
+
+    /// Whether the device can run it; panics where the result is wrong.
+    pub(crate) fn check_staged(&self, gpu: &jvc_runtime::Gpu, staging: Staged, tolerance: Tolerance) -> bool {
+        let spec = self.spec(staging);
         let name = format!(
-            "attention {:?} {}/{} {} {:?} zero={} {blocks:?}",
+            "attention {:?} {}/{} {} {:?} zero={} {staging:?}",
             spec.extents(),
             self.qk_dim,
             self.v_dim,
@@ -153,14 +182,14 @@ impl Problem {
             self.mask,
             self.zero_masked_rows
         );
-        check(gpu, &name, &spec, &self.memory(&spec), CLOSE);
+        check(gpu, &name, &spec, &self.memory(&spec), tolerance)
     }
 }
 
 #[test]
 fn odd_shapes_match_with_and_without_blocks() {
     let Some(gpu) = gpu("attention shapes") else { return };
-    for (sizes, dims) in [
+    for (i, (sizes, dims)) in [
         ([1, 1, 1], (1, 1)),
         ([2, 3, 5], (4, 4)),
         ([3, 33, 17], (5, 3)),
@@ -168,21 +197,22 @@ fn odd_shapes_match_with_and_without_blocks() {
         ([2, 65, 31], (33, 2)),
         ([0, 4, 4], (2, 2)),
         ([2, 0, 4], (2, 2)),
-    ] {
-        for blocks in BLOCKS {
-            Problem::of(sizes, dims).check(&gpu, blocks);
-        }
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        some_staged(i, 2).for_each(|staged| Problem::of(sizes, dims).check(&gpu, staged));
     }
 }
 
 #[test]
 fn hidden_keys_do_not_count_and_fully_hidden_rows_are_zero_or_nan() {
     let Some(gpu) = gpu("attention masks") else { return };
-    for mask in [Mask::Causal, Mask::Added, Mask::Shown] {
+    for (i, mask) in [Mask::Causal, Mask::Added, Mask::Shown].into_iter().enumerate() {
         for zero_masked_rows in [false, true] {
-            for blocks in BLOCKS {
+            for staged in some_staged(i + usize::from(zero_masked_rows), 2) {
                 let plain = Problem::of([2, 19, 23], (6, 5));
-                Problem { mask, zero_masked_rows, ..plain }.check(&gpu, blocks);
+                Problem { mask, zero_masked_rows, ..plain }.check(&gpu, staged);
             }
         }
     }
@@ -192,8 +222,8 @@ fn hidden_keys_do_not_count_and_fully_hidden_rows_are_zero_or_nan() {
 fn without_keys_a_row_is_as_if_fully_hidden() {
     let Some(gpu) = gpu("attention without keys") else { return };
     for zero_masked_rows in [false, true] {
-        for blocks in BLOCKS {
-            Problem { zero_masked_rows, ..Problem::of([2, 3, 0], (4, 3)) }.check(&gpu, blocks);
+        for staged in STAGED {
+            Problem { zero_masked_rows, ..Problem::of([2, 3, 0], (4, 3)) }.check(&gpu, staged);
         }
     }
 }
@@ -202,12 +232,14 @@ fn without_keys_a_row_is_as_if_fully_hidden() {
 fn symbolic_sizes_match_from_one_module() {
     let Some(gpu) = gpu("attention symbols") else { return };
     let (c, s) = (Extent::Const, Extent::Sym);
-    for [batch, queries, keys] in [[s(0), s(1), s(2)], [c(2), s(1), c(9)], [c(1), c(4), s(2)]] {
+    for (i, [batch, queries, keys]) in
+        [[s(0), s(1), s(2)], [c(2), s(1), c(9)], [c(1), c(4), s(2)]].into_iter().enumerate()
+    {
         for symbols in [[1, 1, 1], [3, 34, 29], [2, 5, 0], [0, 5, 3], [2, 0, 3]] {
-            for blocks in BLOCKS {
+            for staged in some_staged(i, 3) {
                 let (mask, symbols) = (Mask::Shown, symbols.to_vec());
                 let plain = Problem::of([1, 1, 1], (7, 4));
-                Problem { batch, queries, keys, mask, symbols, ..plain }.check(&gpu, blocks);
+                Problem { batch, queries, keys, mask, symbols, ..plain }.check(&gpu, staged);
             }
         }
     }
@@ -217,8 +249,8 @@ fn symbolic_sizes_match_from_one_module() {
 fn narrow_types_match_where_the_device_has_them() {
     let Some(gpu) = gpu("narrow attention") else { return };
     for dtype in [DType::F16, DType::BF16] {
-        for blocks in BLOCKS {
-            Problem { dtype, mask: Mask::Causal, ..Problem::of([2, 13, 21], (8, 6)) }.check(&gpu, blocks);
+        for staged in STAGED {
+            Problem { dtype, mask: Mask::Causal, ..Problem::of([2, 13, 21], (8, 6)) }.check(&gpu, staged);
         }
     }
 }
@@ -227,9 +259,9 @@ fn narrow_types_match_where_the_device_has_them() {
 #[test]
 fn huge_scores_stay_finite() {
     let Some(gpu) = gpu("huge scores") else { return };
-    for blocks in BLOCKS {
+    for staged in STAGED {
         let problem = Problem { mask: Mask::Added, ..Problem::of([1, 9, 40], (2, 2)) };
-        let spec = problem.spec(blocks);
+        let spec = problem.spec(staged);
         let mut memory = problem.memory(&spec);
         for at in 0..memory.operands[4].len() {
             // Rising and falling along the keys, so that the maximum moves late in some rows.
@@ -237,14 +269,14 @@ fn huge_scores_stay_finite() {
             let bias = if query % 2 == 0 { key as f32 * 90.0 } else { -90.0 * key as f32 };
             memory.operands[4].store(at, Value::F32(bias));
         }
-        check(&gpu, &format!("huge scores {blocks:?}"), &spec, &memory, CLOSE);
+        check(&gpu, &format!("huge scores {staged:?}"), &spec, &memory, CLOSE);
     }
 }
 
 #[test]
 fn the_reference_averages_where_all_scores_are_equal() {
     let problem = Problem::of([1, 2, 4], (3, 2));
-    let spec = problem.spec((0, 32, 1));
+    let spec = problem.spec(STAGED[0]);
     let mut memory = problem.memory(&spec);
     for at in 0..memory.operands[0].len() {
         memory.operands[0].store(at, Value::F32(0.0));

@@ -2,6 +2,7 @@
 
 mod access_maps;
 mod attention;
+mod attention_coop;
 mod cooperative;
 mod fft;
 mod functions;

@@ -2,13 +2,14 @@
 
 use super::super::inline::Ctx;
 use super::super::tile;
+use super::matmul::rounded;
 use super::{Lowered, finish, literal_size, max_elems};
 use crate::ir::graph::Node;
 use crate::ir::{DType, NodeId, Op, ValueId};
 use crate::report::Diagnostic;
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, ExprId};
-use jvc_kernels::spec::{AttentionSpec, KernelSpec};
+use jvc_kernels::spec::{AttentionSpec, AttentionStaging, KernelSpec};
 
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Result<Lowered, Diagnostic> {
     let Op::Attention { scale, causal, zero_masked_rows, masked } = node.op else { panic!("not attention") };
@@ -32,9 +33,16 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
     let result = cx.ix.exprs.arg(0, Ty::F32);
     let stores = finish(cx, node.outputs[0], vec![head[0], head[1], i, f], result, epilogue);
     let [b, n_q, n_k] = [batch.clone(), queries.clone(), keys.clone()].map(|d| max_elems(cx, &[d]));
-    let tile = tile::attention(cx.device, &tile::Heads { batch: b, queries: n_q, keys: n_k, qk_dim, v_dim });
+    let half = [q, k, v].iter().map(|&x| cx.ty(x).dtype).reduce(|a, b| if a == b { a } else { DType::F32 });
+    let half = half.filter(|t| matches!(t, DType::F16 | DType::BF16));
+    let heads = tile::Heads { batch: b, queries: n_q, keys: n_k, qk_dim, v_dim, half };
+    let (staging, wg, slow) = tile::attention(cx.device, &heads);
     let [batch, queries, keys] = [batch, queries, keys].map(|d| cx.ix.symtab().extent(&d));
-    let exprs = std::mem::take(&mut cx.ix.exprs);
+    let mut exprs = std::mem::take(&mut cx.ix.exprs);
+    let [query, key, value] = match staging {
+        AttentionStaging::Coop(c) => [query, key, value].map(|x| rounded(&mut exprs, c.elem, x)),
+        AttentionStaging::Stream { .. } | AttentionStaging::Tiled(_) => [query, key, value],
+    };
     let spec = AttentionSpec {
         interface: cx.interface(),
         exprs,
@@ -47,13 +55,14 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
         key,
         value,
         score,
+        causal,
         zero_masked_rows,
         stores,
-        block_keys: tile.block_keys,
-        lanes: tile.lanes,
-        wg: tile.wg,
+        staging,
+        wg,
     };
-    Ok(Lowered::new(KernelSpec::Attention(spec), 2.0 * b * n_q * n_k * f64::from(qk_dim + v_dim)))
+    let flops = 2.0 * b * n_q * n_k * f64::from(qk_dim + v_dim);
+    Ok(Lowered { spec: KernelSpec::Attention(spec), flops, slow })
 }
 
 fn score(cx: &mut Ctx<'_>, scale: f64, causal: bool, mask: Option<ValueId>, at: [ExprId; 4]) -> ExprId {

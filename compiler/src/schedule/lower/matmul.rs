@@ -76,7 +76,7 @@ impl Product<'_> {
 }
 
 /// A value of a tensor that the graph declares in a half type, as that type: computed on the way, it may be more precise.
-fn rounded(exprs: &mut Exprs, elem: DType, value: ExprId) -> ExprId {
+pub(super) fn rounded(exprs: &mut Exprs, elem: DType, value: ExprId) -> ExprId {
     if is_exact_in(exprs, value, elem) { value } else { exprs.add(Expr::Round(elem, value)) }
 }
 

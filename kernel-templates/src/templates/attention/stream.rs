@@ -1,4 +1,4 @@
-//! Flash attention: keys are streamed past a query in registers, with the running maximum and sum of the softmax.
+//! A query in the registers of an invocation, or of several: keys are streamed past it, with the running maximum and sum of the softmax.
 //!
 //! ```text
 //! parallel for b, i, lane:                             q[e] in registers
@@ -16,125 +16,79 @@
 //! Traffic: keys and values once per workgroup (once per invocation without blocks), queries and results once. Scores never leave registers.
 //! Invocations of a subgroup share a lane where there are enough queries, so that all read the same key: one access for all of them.
 
+use super::{CHANNEL, KEY, QUERY, bind_batch, grid, key_end, start};
 use crate::asm::{Blocks, Id, Shared, St};
-use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
-use crate::dtype::Ty;
+use crate::check::{BuildError, shape};
 use crate::emit_expr::Emit;
-use crate::eval::{Runner, Tape, Value};
 use crate::expr::{ExprId, Unary};
-use crate::host::{Memory, Point, for_each_point};
-use crate::limits::{Limits, Reject};
-use crate::reference::StoreTape;
-use crate::spec::{AttentionSpec, Extent, Grid, GridFactor, Kernel, Target};
+use crate::spec::{AttentionSpec, Extent, Kernel, Target};
 use crate::templates::kernel;
-
-/// Largest head: query and output channels are registers of one invocation.
-const MAX_DIM: u32 = 256;
 
 /// f32 in a block of shared memory.
 const BLOCK: u32 = 4;
 
-/// Whether a device can run it.
-///
-/// # Errors
-/// The first limit that it exceeds.
-pub fn constraints(spec: &AttentionSpec, limits: &Limits) -> Result<(), Reject> {
-    common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
-    index_space(&[spec.batch, spec.queries])?;
-    let dim = spec.qk_dim.max(spec.v_dim);
-    if dim > MAX_DIM {
-        return Err(Reject::Shape { reason: format!("attention heads of {dim} channels (at most {MAX_DIM})") });
-    }
-    let need = shared_bytes(spec);
-    if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
+/// The sizes of a spec.
+#[derive(Clone, Copy)]
+struct Sizes {
+    block_keys: u32,
+    lanes: u32,
+    /// Queries of a workgroup.
+    owned: u32,
 }
 
-fn shared_bytes(spec: &AttentionSpec) -> u32 {
-    let tiles = spec.block_keys * (spec.qk_dim.div_ceil(BLOCK) + spec.v_dim.div_ceil(BLOCK)) * 16;
-    let merged = if spec.lanes > 1 { owned_queries(spec) * (spec.v_dim + 2) * 4 } else { 0 };
+pub(super) fn shared_bytes(spec: &AttentionSpec, block_keys: u32, lanes: u32) -> u32 {
+    let tiles = block_keys * (spec.qk_dim.div_ceil(BLOCK) + spec.v_dim.div_ceil(BLOCK)) * 16;
+    let merged = if lanes > 1 { spec.wg / lanes * (spec.v_dim + 2) * 4 } else { 0 };
     tiles + merged
 }
 
-/// Queries of a workgroup.
-fn owned_queries(spec: &AttentionSpec) -> u32 {
-    spec.wg / spec.lanes
-}
-
-/// Builds the kernel.
-///
-/// # Errors
-/// When the spec contradicts itself.
-pub fn build(spec: &AttentionSpec, target: Target) -> Result<Kernel, BuildError> {
-    check(spec)?;
-    let sizes = [spec.batch, spec.queries, spec.keys];
-    let axes = [sizes[0], sizes[1], sizes[2], Extent::Const(spec.qk_dim.max(spec.v_dim))];
-    let mut cx = Emit::new(&spec.exprs, &spec.interface, &axes, target, spec.wg);
-    cx.load_symbols(&sizes);
-    let (inside, lane) = bind_query(&mut cx, spec);
+pub(super) fn build(
+    spec: &AttentionSpec,
+    target: Target,
+    (block_keys, lanes): (u32, u32),
+) -> Result<Kernel, BuildError> {
+    let s = Sizes { block_keys, lanes, owned: spec.wg / lanes };
+    let mut cx = start(spec, target);
+    let (first, inside, lane) = bind_query(&mut cx, spec, s);
+    let end = key_end(&mut cx, spec, first, s.owned);
     let query = channels(&mut cx, spec.qk_dim, |cx| cx.eval(spec.query));
-    let state = match spec.block_keys {
-        0 => stream(&mut cx, spec, &query),
-        _ => stream_blocks(&mut cx, spec, &query, lane),
+    let state = match block_keys {
+        0 => stream(&mut cx, spec, &query, end),
+        _ => stream_blocks(&mut cx, spec, s, &query, (lane, end)),
     };
-    let (state, first) = merge_lanes(&mut cx, spec, state, lane);
+    let (state, first) = merge_lanes(&mut cx, s, state, lane);
     let stores = cx.asm.land(inside, first);
     cx.if_then(stores, &[], |cx| {
         store(cx, spec, &state);
         vec![]
     });
-    let queries = GridFactor { extents: vec![spec.queries], divisor: owned_queries(spec) };
-    let batch = GridFactor { extents: vec![spec.batch], divisor: 1 };
-    Ok(kernel(cx, Grid::linear(vec![batch, queries])))
+    Ok(kernel(cx, grid(spec, s.owned)))
 }
 
-fn check(spec: &AttentionSpec) -> Result<(), BuildError> {
-    if spec.wg == 0 || spec.qk_dim == 0 || spec.v_dim == 0 {
-        return Err(shape(format!("attention: wg={} qk_dim={} v_dim={}", spec.wg, spec.qk_dim, spec.v_dim)));
+pub(super) fn check(spec: &AttentionSpec, block_keys: u32, lanes: u32) -> Result<(), BuildError> {
+    let shared_evenly = lanes > 0 && spec.wg.is_multiple_of(lanes) && block_keys.is_multiple_of(lanes);
+    if !shared_evenly || (lanes > 1 && block_keys == 0) {
+        return Err(shape(format!("attention: {lanes} lanes do not share wg={} and block_keys={block_keys}", spec.wg)));
     }
-    let shared_evenly =
-        spec.lanes > 0 && spec.wg.is_multiple_of(spec.lanes) && spec.block_keys.is_multiple_of(spec.lanes);
-    if !shared_evenly || (spec.lanes > 1 && spec.block_keys == 0) {
-        return Err(shape(format!(
-            "attention: {} lanes do not share wg={} and block_keys={}",
-            spec.lanes, spec.wg, spec.block_keys
-        )));
-    }
-    let check = Check { interface: &spec.interface, exprs: &spec.exprs };
-    check.interface(&[spec.batch, spec.queries, spec.keys])?;
-    let f32_value = |what, axes: &[u8], args: &[Ty], id| check.value(Scope { what, axes, args }, id, Ty::F32);
-    f32_value("query", &[0, 1, 3], &[], spec.query)?;
-    f32_value("key", &[0, 2, 3], &[], spec.key)?;
-    f32_value("value", &[0, 2, 3], &[], spec.value)?;
-    f32_value("score", &[0, 1, 2], &[Ty::F32], spec.score)?;
-    check.stores(Scope { what: "attention", axes: &[0, 1, 3], args: &[Ty::F32] }, &spec.stores)
+    Ok(())
 }
 
-/// Binds batch and query; whether the query exists, and the invocation's lane. Those beyond the last compute the last one again, so that all
+/// Binds batch and query; the workgroup's first query, whether the invocation's exists, and its lane. Those beyond the last compute the last one again, so that all
 /// reach the barriers.
-fn bind_query(cx: &mut Emit<'_>, spec: &AttentionSpec) -> (Id, Id) {
-    let (group, local) = (cx.asm.workgroup_index(), cx.asm.local_index());
-    let queries = cx.extent(spec.queries);
-    let (owned, one) = (cx.asm.u32(owned_queries(spec)), cx.asm.u32(1));
-    let last = cx.asm.u32(owned_queries(spec) - 1);
-    let padded = cx.asm.iadd(queries, last);
-    let blocks = cx.asm.udiv(padded, owned);
-    let batch = cx.asm.udiv(group, blocks);
-    let n_batch = cx.extent(spec.batch);
-    let beyond = cx.asm.ule(n_batch, batch);
-    cx.asm.return_if(beyond);
-    let before = cx.asm.imul(batch, blocks);
-    let block = cx.asm.isub(group, before);
-    let first = cx.asm.imul(block, owned);
-    let lane = cx.quotient_by(local, owned_queries(spec));
+fn bind_query(cx: &mut Emit<'_>, spec: &AttentionSpec, s: Sizes) -> (Id, Id, Id) {
+    let first = bind_batch(cx, spec, s.owned);
+    let local = cx.asm.local_index();
+    let (owned, one) = (cx.asm.u32(s.owned), cx.asm.u32(1));
+    let lane = cx.quotient_by(local, s.owned);
     let others = cx.asm.imul(lane, owned);
     let within = cx.asm.isub(local, others);
     let query = cx.asm.iadd(first, within);
+    let queries = cx.extent(spec.queries);
     let inside = cx.asm.ult(query, queries);
     let end = cx.asm.isub(queries, one);
     let safe = cx.asm.select(inside, query, end);
-    cx.bind_axis(0, batch);
-    cx.bind_axis(1, safe);
-    (inside, lane)
+    cx.bind_axis(QUERY, safe);
+    (first, inside, lane)
 }
 
 /// A value per channel.
@@ -143,7 +97,7 @@ fn channels<'s>(cx: &mut Emit<'s>, n: u32, mut value: impl FnMut(&mut Emit<'s>) 
         .map(|e| {
             cx.scope(|cx| {
                 let e = cx.asm.u32(e);
-                cx.bind_axis(3, e);
+                cx.bind_axis(CHANNEL, e);
                 value(cx)
             })
         })
@@ -157,11 +111,10 @@ fn initial(cx: &mut Emit<'_>, spec: &AttentionSpec) -> Vec<Id> {
     state
 }
 
-fn stream(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id]) -> Vec<Id> {
+fn stream(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id], end: Id) -> Vec<Id> {
     let state = initial(cx, spec);
-    let keys = cx.extent(spec.keys);
-    cx.loop_n(keys, &state, |cx, j, state| {
-        cx.bind_axis(2, j);
+    cx.loop_n(end, &state, |cx, j, state| {
+        cx.bind_axis(KEY, j);
         let key = channels(cx, spec.qk_dim, |cx| cx.eval(spec.key));
         let value = channels(cx, spec.v_dim, |cx| cx.eval(spec.value));
         let score = score(cx, spec, query, &key);
@@ -177,14 +130,14 @@ struct Tile {
 }
 
 impl Tile {
-    fn new(cx: &mut Emit<'_>, spec: &AttentionSpec, dim: u32) -> Tile {
-        Tile { blocks: cx.asm.shared_blocks(spec.block_keys * dim.div_ceil(BLOCK)), dim }
+    fn new(cx: &mut Emit<'_>, s: Sizes, dim: u32) -> Tile {
+        Tile { blocks: cx.asm.shared_blocks(s.block_keys * dim.div_ceil(BLOCK)), dim }
     }
 
     /// All invocations load a block of keys (or values); those beyond the last key are zero.
-    fn fill(self, cx: &mut Emit<'_>, spec: &AttentionSpec, (start, keys): (Id, Id), element: ExprId) {
+    fn fill(self, cx: &mut Emit<'_>, block_keys: u32, wg: u32, (start, keys): (Id, Id), element: ExprId) {
         let local = cx.asm.local_index();
-        let (total, wg) = (cx.asm.u32(spec.block_keys * self.dim), cx.asm.u32(spec.wg));
+        let (total, wg) = (cx.asm.u32(block_keys * self.dim), cx.asm.u32(wg));
         cx.loop_step((local, total, wg), &[], |cx, at, _| {
             let row = cx.quotient_by(at, self.dim);
             let width = cx.asm.u32(self.dim);
@@ -194,8 +147,8 @@ impl Tile {
             let exists = cx.asm.ult(j, keys);
             let zero = cx.asm.f32(0.0);
             let value = cx.if_then(exists, &[zero], |cx| {
-                cx.bind_axis(2, j);
-                cx.bind_axis(3, e);
+                cx.bind_axis(KEY, j);
+                cx.bind_axis(CHANNEL, e);
                 vec![cx.eval(element)]
             });
             let first = self.first_block(cx, row);
@@ -225,19 +178,19 @@ impl Tile {
     }
 }
 
-fn stream_blocks(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id], lane: Id) -> Vec<Id> {
-    let (key_tile, value_tile) = (Tile::new(cx, spec, spec.qk_dim), Tile::new(cx, spec, spec.v_dim));
+fn stream_blocks(cx: &mut Emit<'_>, spec: &AttentionSpec, s: Sizes, query: &[Id], (lane, end): (Id, Id)) -> Vec<Id> {
+    let (key_tile, value_tile) = (Tile::new(cx, s, spec.qk_dim), Tile::new(cx, s, spec.v_dim));
     let state = initial(cx, spec);
     let keys = cx.extent(spec.keys);
-    let part = spec.block_keys / spec.lanes;
+    let part = s.block_keys / s.lanes;
     let together = if part.is_multiple_of(BLOCK) { BLOCK } else { 1 };
-    let (zero, block) = (cx.asm.u32(0), cx.asm.u32(spec.block_keys));
+    let (zero, block) = (cx.asm.u32(0), cx.asm.u32(s.block_keys));
     let (part, step_size) = (cx.asm.u32(part), cx.asm.u32(together));
     let first = cx.asm.imul(lane, part);
-    cx.loop_step((zero, keys, block), &state, |cx, start, state| {
+    cx.loop_step((zero, end, block), &state, |cx, start, state| {
         cx.asm.barrier();
-        key_tile.fill(cx, spec, (start, keys), spec.key);
-        value_tile.fill(cx, spec, (start, keys), spec.value);
+        key_tile.fill(cx, s.block_keys, spec.wg, (start, keys), spec.key);
+        value_tile.fill(cx, s.block_keys, spec.wg, (start, keys), spec.value);
         cx.asm.barrier();
         cx.loop_step((zero, part, step_size), state, |cx, at, state| {
             let at = cx.asm.iadd(first, at);
@@ -252,7 +205,7 @@ fn stream_blocks(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id], lane: Id
                 .map(|&row| {
                     let key = key_tile.row(cx, row);
                     let j = cx.asm.iadd(start, row);
-                    existing_score(cx, spec, query, &key, (j, keys))
+                    existing_score(cx, (spec, s.block_keys), query, &key, (j, keys))
                 })
                 .collect();
             let values: Vec<Vec<Id>> = rows.iter().map(|&row| value_tile.row(cx, row)).collect();
@@ -262,16 +215,22 @@ fn stream_blocks(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id], lane: Id
 }
 
 /// The score of key `j`; that of one beyond the last is hidden.
-fn existing_score(cx: &mut Emit<'_>, spec: &AttentionSpec, query: &[Id], key: &[Id], (j, keys): (Id, Id)) -> Id {
+fn existing_score(
+    cx: &mut Emit<'_>,
+    (spec, block_keys): (&AttentionSpec, u32),
+    query: &[Id],
+    key: &[Id],
+    (j, keys): (Id, Id),
+) -> Id {
     let (one, hidden) = (cx.asm.u32(1), cx.asm.f32(f32::NEG_INFINITY));
     let exists = match spec.keys {
-        Extent::Const(n) if n.is_multiple_of(spec.block_keys) => cx.asm.bool(true),
+        Extent::Const(n) if n.is_multiple_of(block_keys) => cx.asm.bool(true),
         _ => cx.asm.ult(j, keys),
     };
     let last = cx.asm.isub(keys, one);
     let safe = cx.asm.select(exists, j, last);
     let score = cx.scope(|cx| {
-        cx.bind_axis(2, safe);
+        cx.bind_axis(KEY, safe);
         score(cx, spec, query, key)
     });
     cx.asm.select(exists, score, hidden)
@@ -316,13 +275,13 @@ fn step(cx: &mut Emit<'_>, scores: &[Id], values: &[Vec<Id>], state: &[Id]) -> V
 }
 
 /// The state of a query over all its lanes, which lane 0 has; and whether the invocation is that.
-fn merge_lanes(cx: &mut Emit<'_>, spec: &AttentionSpec, state: Vec<Id>, lane: Id) -> (Vec<Id>, Id) {
-    if spec.lanes == 1 {
+fn merge_lanes(cx: &mut Emit<'_>, s: Sizes, state: Vec<Id>, lane: Id) -> (Vec<Id>, Id) {
+    if s.lanes == 1 {
         return (state, cx.asm.bool(true));
     }
-    let owned = owned_queries(spec);
+    let owned = s.owned;
     let exchange = cx.asm.shared_array(St::F32, owned * state.len() as u32);
-    let (zero, one, lanes) = (cx.asm.u32(0), cx.asm.u32(1), cx.asm.u32(spec.lanes));
+    let (zero, one, lanes) = (cx.asm.u32(0), cx.asm.u32(1), cx.asm.u32(s.lanes));
     let is_first = cx.asm.ieq(lane, zero);
     let (local, width) = (cx.asm.local_index(), cx.asm.u32(owned));
     let others = cx.asm.imul(lane, width);
@@ -374,54 +333,9 @@ fn store(cx: &mut Emit<'_>, spec: &AttentionSpec, state: &[Id]) {
         }
         cx.scope(|cx| {
             let e = cx.asm.u32(e as u32);
-            cx.bind_axis(3, e);
+            cx.bind_axis(CHANNEL, e);
             cx.bind_arg(0, result);
             cx.stores(&spec.stores);
         });
     }
-}
-
-/// The plainest form: all scores of a row, their softmax, the weighted sum of the values; in f64.
-pub(crate) fn reference(spec: &AttentionSpec, memory: &mut Memory) {
-    let (rows, keys) = (memory.extents(&[spec.batch, spec.queries]), memory.extent(spec.keys));
-    let tapes = [spec.query, spec.key, spec.value, spec.score].map(|root| Tape::new(&spec.exprs, &[root]));
-    let [mut query, mut key, mut value, mut score] = tapes.each_ref().map(Tape::runner);
-    let stores = StoreTape::new(&spec.exprs, &spec.stores);
-    let mut writer = stores.runner();
-    for_each_point(&rows, &mut vec![], &mut |row| {
-        let (b, i) = (row[0], row[1]);
-        let at = |runner: &mut Runner<'_>, memory: &Memory, j: i32, e: u32, args: &[Value]| {
-            runner.run(&Point { memory, axes: &[b, i, j, e as i32], args });
-            runner.get(0).to_f64()
-        };
-        let mut scores = vec![];
-        for j in 0..keys as i32 {
-            let mut dot = 0.0;
-            for e in 0..spec.qk_dim {
-                dot += at(&mut query, memory, j, e, &[]) * at(&mut key, memory, j, e, &[]);
-            }
-            scores.push(at(&mut score, memory, j, 0, &[Value::F32(dot as f32)]));
-        }
-        let weights = softmax(&scores, spec.zero_masked_rows);
-        for e in 0..spec.v_dim {
-            let mut sum = 0.0;
-            for (j, weight) in (0..).zip(&weights) {
-                sum += weight * at(&mut value, memory, j, e, &[]);
-            }
-            // No key at all is as good as all of them hidden.
-            let sum = if weights.is_empty() && !spec.zero_masked_rows { f64::NAN } else { sum };
-            stores.run(&mut writer, memory, &[b, i, 0, e as i32], &[Value::F32(sum as f32)]);
-        }
-    });
-}
-
-/// The definition of softmax, but that the largest score is subtracted first. Where all scores are −∞ it is NaN, or 0 on demand.
-fn softmax(scores: &[f64], zero_if_hidden: bool) -> Vec<f64> {
-    if zero_if_hidden && scores.iter().all(|s| *s == f64::NEG_INFINITY) {
-        return vec![0.0; scores.len()];
-    }
-    let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
-    let exps: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-    let sum: f64 = exps.iter().sum();
-    exps.iter().map(|e| e / sum).collect()
 }
