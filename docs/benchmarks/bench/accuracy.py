@@ -21,12 +21,13 @@ def flat(outputs):
 def in_double(module):
     """A copy that computes in f64: weights, and the element types that the graph names."""
     module = copy.deepcopy(module).double()
-    for node in getattr(getattr(module, "graph", None), "nodes", []):
-        widen = lambda value: torch.float64 if value in REAL else value
-        node.args = torch.fx.node.map_aggregate(node.args, widen)
-        node.kwargs = torch.fx.node.map_aggregate(node.kwargs, widen)
-    if hasattr(module, "recompile"):
-        module.recompile()
+    widen = lambda value: torch.float64 if value in REAL else value
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.args = torch.fx.node.map_aggregate(node.args, widen)
+                node.kwargs = torch.fx.node.map_aggregate(node.kwargs, widen)
+            part.recompile()
     return module
 
 

@@ -5,6 +5,7 @@ import json
 import math
 
 import torch
+from torch.utils import _pytree
 from torch._export.serde import serialize
 from torch._export.serde.schema import ExportedProgram
 from torch.export.passes import move_to_device_pass
@@ -44,6 +45,18 @@ def _input(meta, generator):
     return (torch.randn(sizes, generator=generator) * 0.5).to(dtype)
 
 
+class Flat(torch.nn.Module):
+    """A program that takes its inputs one by one, whatever containers it was exported with."""
+
+    def __init__(self, program):
+        super().__init__()
+        self.inner, self.containers = program.module(), program.call_spec.in_spec
+
+    def forward(self, *inputs):
+        args, kwargs = _pytree.tree_unflatten(inputs, self.containers)
+        return self.inner(*args, **kwargs)
+
+
 def load(path, device):
     """The program as a module on a device, its weights by name, and its inputs; None where input sizes are symbolic."""
     program = serialize._dict_to_dataclass(ExportedProgram, json.loads(gzip.open(path).read()))
@@ -63,5 +76,4 @@ def load(path, device):
     for name, value in state.items():
         state[name] = torch.nn.Parameter(value, requires_grad=False)
     exported = serialize.ExportedProgramDeserializer().deserialize(program, state, constants)
-    module = move_to_device_pass(exported, device).module()
-    return module, weights, inputs
+    return Flat(move_to_device_pass(exported, device)), weights, inputs

@@ -30,14 +30,14 @@ class Clock:
         return self.nvml.nvmlSystemGetDriverVersion()
 
     def warm_up(self, milliseconds=200):
-        """Keeps the GPU busy until its clock has risen."""
-        a = torch.randn(4096, 4096, device="cuda", dtype=torch.half)
+        """Keeps the GPU busy until its clock has risen, with work too light for its power limit to lower the clock."""
+        a = torch.ones(1 << 18, device="cuda")
         start, now = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         elapsed = 0.0
         while elapsed < milliseconds:
-            for _ in range(20):
-                a @ a
+            for _ in range(200):
+                a.mul_(1.0)
             now.record()
             now.synchronize()
             elapsed = start.elapsed_time(now)
