@@ -125,7 +125,7 @@ fn judge(file: &Path, case: Case) -> Verdict {
     };
     let weights = |name: &str| checkpoint_tensor(&program.weights, name);
     if case.passes
-        && let Err(e) = jvc::passes::run(&mut graph, &weights, &Options::default())
+        && let Err(e) = jvc::passes::run(&mut graph, &weights, &Options::default(), None)
     {
         return Verdict::Fail(e.to_string());
     }

@@ -45,7 +45,7 @@ pub struct Compiled {
 pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
     let (mut graphs, mut quantized, mut mixed) = (vec![], vec![], vec![]);
     for program in programs {
-        let (graph, done) = graph_of(program, options)?;
+        let (graph, done) = graph_of(program, options, Some(device))?;
         graphs.push(graph);
         quantized.extend(done.quantized);
         mixed.extend(done.mixed);
@@ -63,21 +63,30 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
 /// The graph of a program after all passes, with what they report.
 ///
 /// # Errors
-/// Everything in the program that cannot be compiled for any device.
-pub fn graph_of(program: &Program, options: &Options) -> Result<(Graph, Done), Vec<Diagnostic>> {
+/// Everything in the program that cannot be compiled for any device. Without one, passes that fit the graph to a device do nothing.
+pub fn graph_of(
+    program: &Program,
+    options: &Options,
+    device: Option<&DeviceProfile>,
+) -> Result<(Graph, Done), Vec<Diagnostic>> {
     let graph = aten::lower(program, options)?;
     let graph = bind_symbols(graph, options)?;
-    optimize(graph, &program.weights, options).map_err(|d| vec![d])
+    optimize(graph, &program.weights, options, device).map_err(|d| vec![d])
 }
 
 /// Runs the passes.
 ///
 /// # Panics
 /// When a pass breaks the graph or changes what it computes: bugs of ours, with the graph printed.
-fn optimize(mut graph: Graph, weights: &WeightStore, options: &Options) -> Result<(Graph, Done), Diagnostic> {
+fn optimize(
+    mut graph: Graph,
+    weights: &WeightStore,
+    options: &Options,
+    device: Option<&DeviceProfile>,
+) -> Result<(Graph, Done), Diagnostic> {
     verify(&graph).map_err(|violations| contradiction(&graph, &violations))?;
     let tensor = |name: &str| passes::checkpoint_tensor(weights, name);
-    match passes::run(&mut graph, &tensor, options) {
+    match passes::run(&mut graph, &tensor, options, device) {
         Ok(done) => Ok((graph, done)),
         Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
         Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),

@@ -121,6 +121,8 @@ fn run_pass(pass: &Pass, before: &str, form: QuantizedForm) -> String {
     let lookup = |name: &str| weights.get(name).cloned();
     let mixed = Mixed { half: Half::F16, keep_f32: vec![] };
     let cx = Cx::new(&lookup, false, u32::MAX).quantizing(Some(Quantize { form, min_elems: 4 })).mixing(Some(mixed));
+    let device = jvc::device::find("h200").expect("a bundled profile");
+    let cx = cx.compiling_for(&device);
     run_one(pass, &mut graph, &cx, true).unwrap_or_else(|e| panic!("{e}"));
     print(&graph)
 }

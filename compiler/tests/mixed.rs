@@ -71,7 +71,8 @@ impl Net {
         let options = Options { mixed: Some(Mixed { half, keep_f32 }), ..Options::default() };
         let weights = self.weights;
         let mut graph = self.b.graph;
-        let done = passes::run(&mut graph, &|n| checkpoint_tensor(&weights, n), &options).expect("the passes run");
+        let done =
+            passes::run(&mut graph, &|n| checkpoint_tensor(&weights, n), &options, None).expect("the passes run");
         (graph, weights, done.mixed.expect("asked for"))
     }
 }

@@ -41,7 +41,7 @@ fn graphs() -> BTreeMap<String, (String, Graph)> {
     let made: Vec<Result<(String, Graph), String>> = programs
         .map(|(name, ty, program)| {
             let name = format!("{name} {}", ty.map_or_else(String::new, |t| t.to_string()));
-            let made = pipeline::graph_of(&program, &Options::default());
+            let made = pipeline::graph_of(&program, &Options::default(), None);
             let why = |all: Vec<Diagnostic>| {
                 format!("{name}: {}", all.iter().map(|d| d.message.clone()).collect::<Vec<_>>().join("; "))
             };
@@ -136,7 +136,7 @@ fn types_that_are_said_to_be_refused_are_refused() {
             for meta in program.graph.tensors.values_mut() {
                 meta.dtype = ty;
             }
-            let refusal = pipeline::graph_of(&program, &Options::default())
+            let refusal = pipeline::graph_of(&program, &Options::default(), None)
                 .and_then(|(graph, _)| pipeline::schedule(&graph, &device))
                 .expect_err(example.name);
             assert!(
@@ -154,7 +154,7 @@ fn every_limit_refuses_the_call_that_is_its_example() {
         let example = examples::parse(limit.example).expect("an example");
         assert!(limits::applies(limit, example.name), "{}: {} is not among its operators", limit.code, example.name);
         let (_, program) = example.programs().swap_remove(0);
-        let refusal = pipeline::graph_of(&program, &Options::default()).expect_err(limit.code);
+        let refusal = pipeline::graph_of(&program, &Options::default(), None).expect_err(limit.code);
         assert_eq!((refusal[0].code, refusal[0].limit), (Code::UnsupportedAttribute, Some(limit.code)), "{refusal:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! Checks and times half-precision matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel.
 //!
-//! `products [f16|bf16] [MxNxK | convCxOxS …] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] …]`: shapes default to those of the models, tiles to a fair choice.
+//! `products [f16|bf16|f32] [MxNxK | tMxNxK | convCxOxS | pconvCxOxS …] [--brief] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] | sBMxBNxBK/RxC/BUFFERS …]`: shapes default to those of the models, tiles to a fair choice.
 //! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and without, and the rate.
-//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the half type, sums in f32; `convCxOxS` is a 3×3 convolution of C channels to O over S×S, NCHW.
-//! The tile `f32` is the tiled f32 kernel itself. Exit code 1 when a result is wrong.
+//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the type, sums in f32; `convCxOxS` is a 3×3 convolution of C channels to O over S×S, NCHW, and
+//! `pconvCxOxS` has the taps of its weights first and their outputs last; `t`: B[K,N] instead. `--brief` repeats less, always with barriers. Tiles with an `s` are of the tiled f32 kernel, `f32` is one of them. Exit code 1 when a result is wrong.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
@@ -26,10 +26,12 @@ struct Shape {
     n: u32,
     k: u32,
     image: Option<u32>,
+    /// The right side has its columns last; the weights of a convolution their taps first.
+    packed: bool,
 }
 
 const fn plain(m: u32, n: u32, k: u32) -> Shape {
-    Shape { m, n, k, image: None }
+    Shape { m, n, k, image: None, packed: false }
 }
 
 const SHAPES: [Shape; 6] = [
@@ -41,13 +43,19 @@ const SHAPES: [Shape; 6] = [
     plain(256, 256, 4096),
 ];
 
-const REFERENCE: Staging = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 };
+const REFERENCE: Staging = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4, buffers: 1 };
+
+/// What f32 products are checked against.
+const PLAIN: (Staging, u32) = (Staging::Registers { rows: 4, cols: 4 }, 64);
 
 const TILES: &str = "128x128x64/2x2/1 128x128x64/2x2/1a 128x64x64/2x2/1a 64x64x64/2x2/1a";
 
 /// Error against max(|c|, 1) that is explained: half a unit of the last place of the result, and sums in f32 that matrix units cut instead
 /// of rounding (k adds, a few at once, to partial sums of about √k). Sums in half precision would be tens of times as far off.
 fn allowed(elem: DType, k: u32) -> f64 {
+    if elem == DType::F32 {
+        return f64::from(k).sqrt() * 2f64.powi(-20);
+    }
     let half_unit = if elem == DType::BF16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
     half_unit * 1.01 + f64::from(k).powf(1.5) * 2f64.powi(-23) / 64.0
 }
@@ -92,8 +100,8 @@ fn at(e: &mut Exprs, row: u8, pitch: u32, col: u8) -> ExprId {
     e.bin(Binary::Add, start, col)
 }
 
-/// `x[c, y + ty − 1, x + tx − 1]` at row y·side + x and k axes c, ty, tx; 0 outside.
-fn pixel(e: &mut Exprs, elem: DType, side: u32) -> ExprId {
+/// `x[c, y + ty − 1, x + tx − 1]` at row y·side + x and k axes `[c, ty, tx]`; 0 outside.
+fn pixel(e: &mut Exprs, elem: DType, side: u32, [channel, ty, tx]: [u8; 3]) -> ExprId {
     let (row, side_id, one) = (e.axis(1), e.i32(side as i32), e.i32(1));
     let (y, x) = (e.bin(Binary::Div, row, side_id), e.bin(Binary::Rem, row, side_id));
     let (zero, last) = (e.i32(0), e.i32(side as i32 - 1));
@@ -105,8 +113,8 @@ fn pixel(e: &mut Exprs, elem: DType, side: u32) -> ExprId {
         let clamped = e.bin(Binary::Max, at, zero);
         (e.bin(Binary::Min, clamped, last), e.bin(Binary::And, low, high))
     };
-    let ((y, y_in), (x, x_in)) = (place(e, y, 4), place(e, x, 5));
-    let channel = e.axis(3);
+    let ((y, y_in), (x, x_in)) = (place(e, y, ty), place(e, x, tx));
+    let channel = e.axis(channel);
     let plane = e.bin(Binary::Mul, channel, side_id);
     let line = e.bin(Binary::Add, plane, y);
     let start = e.bin(Binary::Mul, line, side_id);
@@ -115,29 +123,32 @@ fn pixel(e: &mut Exprs, elem: DType, side: u32) -> ExprId {
     e.select(inside, value, nothing)
 }
 
-/// `(c·3 + ty)·3 + tx` of the k axes.
-fn tap(e: &mut Exprs) -> ExprId {
-    let (channel, three) = (e.axis(3), e.i32(3));
-    [4, 5].into_iter().fold(channel, |index, axis| {
-        let start = e.bin(Binary::Mul, index, three);
+/// Row-major place among the k axes of these sizes.
+fn tap(e: &mut Exprs, sizes: [u32; 3]) -> ExprId {
+    let first = e.axis(3);
+    [(4, sizes[1]), (5, sizes[2])].into_iter().fold(first, |index, (axis, size)| {
+        let size = e.i32(size as i32);
+        let start = e.bin(Binary::Mul, index, size);
         let axis = e.axis(axis);
         e.bin(Binary::Add, start, axis)
     })
 }
 
-fn product(elem: DType, out: DType, Shape { m, n, k, image }: Shape, staging: Staging, wg: u32) -> KernelSpec {
+fn product(elem: DType, out: DType, Shape { m, n, k, image, packed }: Shape, staging: Staging, wg: u32) -> KernelSpec {
     let mut e = Exprs::new();
     let index = at(&mut e, 1, n, 2);
     let (lhs, b, k_axes) = match image {
         None => {
-            let (a, b) = (at(&mut e, 1, k, 3), at(&mut e, 2, k, 3));
+            let (a, b) = (at(&mut e, 1, k, 3), if packed { at(&mut e, 3, n, 2) } else { at(&mut e, 2, k, 3) });
             (e.load(0, elem, vec![a]), b, vec![Extent::Const(k)])
         }
         Some(side) => {
-            let (row, pitch, within) = (e.axis(2), e.i32(k as i32), tap(&mut e));
-            let start = e.bin(Binary::Mul, row, pitch);
-            let k_axes = [k / 9, 3, 3].map(Extent::Const).to_vec();
-            (pixel(&mut e, elem, side), e.bin(Binary::Add, start, within), k_axes)
+            let (sizes, axes) = if packed { ([3, 3, k / 9], [5, 3, 4]) } else { ([k / 9, 3, 3], [3, 4, 5]) };
+            let (column, within) = (e.axis(2), tap(&mut e, sizes));
+            let (major, pitch, minor) = if packed { (within, n, column) } else { (column, k, within) };
+            let pitch = e.i32(pitch as i32);
+            let start = e.bin(Binary::Mul, major, pitch);
+            (pixel(&mut e, elem, side, axes), e.bin(Binary::Add, start, minor), sizes.map(Extent::Const).to_vec())
         }
     };
     let rhs = e.load(1, elem, vec![b]);
@@ -220,17 +231,19 @@ enum Steps {
 impl Bench {
     fn new(gpu: &Gpu, elem: DType, shape: Shape, (staging, wg): (Staging, u32)) -> Result<Bench, String> {
         let Shape { m, n, k, .. } = shape;
+        let reference = if elem == DType::F32 { PLAIN } else { (REFERENCE, 256) };
+        let size = elem.size_bytes();
         let specs = [
             fill(elem, m * k, 0),
             fill(elem, n * k, 0x2545_f490),
             product(elem, elem, shape, staging, wg),
-            product(elem, DType::F32, shape, REFERENCE, 256),
+            product(elem, DType::F32, shape, reference.0, reference.1),
             compare(elem, shape),
         ];
         let built: Result<Vec<Kernel>, _> =
             specs.iter().map(|s| jvc_kernels::build(s, InterfaceForm::Addresses)).collect();
         let kernels = built.map_err(|e| e.to_string())?;
-        let bytes = [m * k * 2, n * k * 2, m * n * 2, m * n * 4, m * 4];
+        let bytes = [m * k * size, n * k * size, m * n * size, m * n * 4, m * 4];
         let mut places = [0; 6];
         for (i, &b) in bytes.iter().enumerate() {
             places[i + 1] = places[i] + u64::from(b).next_multiple_of(256);
@@ -285,8 +298,8 @@ impl Bench {
     }
 
     /// Seconds of one product: what more of them add to a run, medians of several runs in turn.
-    fn time(&self, flops: f64, barrier: bool) -> Result<f64, Error> {
-        let count = (8e12 / flops).clamp(10.0, 300.0) as u32;
+    fn time(&self, flops: f64, barrier: bool, brief: bool) -> Result<f64, Error> {
+        let count = (if brief { 5e11 } else { 8e12 } / flops).clamp(10.0, 300.0) as u32;
         let (few, many) = (count / 5, count);
         let mut sessions = [self.session(Steps::Time(few, barrier))?, self.session(Steps::Time(many, barrier))?];
         let mut samples = [vec![], vec![]];
@@ -332,6 +345,9 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
     if text == "f32" {
         return Some((REFERENCE, 256));
     }
+    if let Some(text) = text.strip_prefix('s') {
+        return tiled(text);
+    }
     let info = gpu.info();
     let shapes = &info.cooperative;
     let found = shapes.iter().rfind(|s| s.operand == elem.name() && s.accumulator == "f32")?;
@@ -347,24 +363,42 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
     Some((Staging::Coop(coop), wm * wn * subgroup))
 }
 
+/// `BMxBNxBK/RxC/BUFFERS`.
+fn tiled(text: &str) -> Option<(Staging, u32)> {
+    let numbers: Option<Vec<u32>> = text.split(['x', '/']).map(|n| n.parse().ok()).collect();
+    let &[bm, bn, bk, rows, cols, buffers] = numbers?.as_slice() else { return None };
+    Some((Staging::Shared { bm, bn, bk, rows, cols, buffers }, (bm / rows) * (bn / cols)))
+}
+
 fn shape(text: &str) -> Option<Shape> {
+    let packed = text.starts_with(['p', 't']);
+    let text = text.trim_start_matches(['p', 't']);
     let image = text.strip_prefix("conv");
     let sizes: Option<Vec<u32>> = image.unwrap_or(text).split('x').map(|n| n.parse().ok()).collect();
     let [a, b, c] = *sizes? else { return None };
-    Some(if image.is_some() { Shape { m: c * c, n: b, k: a * 9, image: Some(c) } } else { plain(a, b, c) })
+    Some(if image.is_some() {
+        Shape { m: c * c, n: b, k: a * 9, image: Some(c), packed }
+    } else {
+        Shape { packed, ..plain(a, b, c) }
+    })
 }
 
 /// One line of the table; false when the result is wrong.
-fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str) -> Result<bool, String> {
+fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str, brief: bool) -> Result<bool, String> {
     let staging = tile(text, elem, gpu).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
     let bench = Bench::new(gpu, elem, shape, staging)?;
-    let Shape { m, n, k, image } = shape;
-    let what = if image.is_some() { "conv " } else { "" };
+    let Shape { m, n, k, image, packed } = shape;
+    let what = match (image, packed) {
+        (Some(_), true) => "pconv ",
+        (Some(_), false) => "conv ",
+        (None, true) => "t",
+        (None, false) => "",
+    };
     let flops = 2.0 * f64::from(m) * f64::from(n) * f64::from(k);
     let error = bench.check().map_err(|e| e.to_string())?;
     let right = error <= allowed(elem, k);
-    let [with, without] = [true, false].map(|barrier| bench.time(flops, barrier).map_err(|e| e.to_string()));
-    let (with, without) = (with?, without?);
+    let with = bench.time(flops, true, brief).map_err(|e| e.to_string())?;
+    let without = if brief { with } else { bench.time(flops, false, brief).map_err(|e| e.to_string())? };
     println!(
         "| {elem} | {what}{m}x{n}x{k} | {text} | {:.0} | {error:.1e}{} | {:.1} | {:.1} | {:.1} | {:.1} |",
         bench.build_ms,
@@ -380,6 +414,7 @@ fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str) -> Result<bool, String
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let elem = args.iter().find_map(|a| DType::parse(a)).unwrap_or(DType::F16);
+    let brief = args.iter().any(|a| a == "--brief");
     let tiles_at = args.iter().position(|a| a == "--tiles");
     let (before, tiles) = args.split_at(tiles_at.unwrap_or(args.len()));
     let mut shapes: Vec<Shape> = before.iter().filter_map(|a| shape(a)).collect();
@@ -403,7 +438,7 @@ fn main() {
     let mut all_right = true;
     for &shape in &shapes {
         for text in &tiles {
-            match line(&gpu, elem, shape, text) {
+            match line(&gpu, elem, shape, text, brief) {
                 Ok(right) => all_right &= right,
                 Err(why) => println!("| {elem} | {}x{}x{} | {text} | {why} |", shape.m, shape.n, shape.k),
             }

@@ -94,6 +94,11 @@ impl<'s> Emit<'s> {
         self.bind(64 + i as u32, value);
     }
 
+    /// Says what a node is in the current scope, which stands within those that bind what it depends on: for loads that were fetched together.
+    pub(crate) fn preset(&mut self, id: ExprId, value: Id) {
+        self.frame().memo.insert(id, value);
+    }
+
     /// Runs `body` in a scope of its own without control flow: for rebinding axes of unrolled code.
     pub(crate) fn scope<T>(&mut self, body: impl FnOnce(&mut Emit<'s>) -> T) -> T {
         self.frames.push(Frame::default());

@@ -180,6 +180,8 @@ pub enum Staging {
         rows: u32,
         /// Outputs of an invocation along n.
         cols: u32,
+        /// Tiles in shared memory: 1, or 2 in turn, which saves a barrier per tile.
+        buffers: u32,
     },
     /// Cooperative matrices (KHR), staged through shared memory; f16 or bf16 operands, f32 accumulators. Both elements must be exact in
     /// the fragment's type ([`crate::is_exact_in`]): nothing is rounded on the way into a fragment.

@@ -259,7 +259,9 @@ impl<'e> Line<'e> {
 fn staging(s: &Staging) -> String {
     match s {
         Staging::Registers { rows, cols } => format!("registers:{rows}x{cols}"),
-        Staging::Shared { bm, bn, bk, rows, cols } => format!("shared:{bm}x{bn}x{bk}:{rows}x{cols}"),
+        Staging::Shared { bm, bn, bk, rows, cols, buffers } => {
+            format!("shared:{bm}x{bn}x{bk}:{rows}x{cols}:buf{buffers}")
+        }
         Staging::Coop(Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead }) => {
             let (tile, frag, warps) = (
                 format!("{bm}x{bn}x{bk}"),

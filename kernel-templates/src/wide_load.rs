@@ -1,5 +1,5 @@
-//! Proof that [`GROUP`] elements which follow one another along an axis lie in aligned blocks of memory, so that one load or store takes them all;
-//! and that values are exact in a half type. Both are needed for correctness: what is not proven is not done.
+//! Proof that as many elements as fill 16 bytes ([`GROUP`] halves, [`FOUR`] f32), which follow one another along an axis, lie in aligned
+//! blocks of memory, so that one load or store takes them all; and that values are exact in a half type. Both are needed for correctness: what is not proven is not done.
 
 use crate::dtype::{DType, Storage, Ty};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
@@ -8,6 +8,9 @@ use crate::spec::{Extent, Interface, Store};
 
 /// Halves in a block of 16 bytes.
 pub(crate) const GROUP: u32 = 8;
+
+/// f32 in a block of 16 bytes.
+pub(crate) const FOUR: u32 = 4;
 
 /// Elements by one load: `guard ? operand[index ‥ index + GROUP] : zeros`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +23,18 @@ pub(crate) struct WideLoad {
     pub(crate) guard: Option<ExprId>,
 }
 
-/// A value `v(e)` at e = 0, 1, … within a group, whose first coordinate is a multiple of [`GROUP`]: `v(0) + slope·e`.
+/// Four f32 by one load: `operand[index ‥ index + FOUR]` are what the node `load` is at four places that follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FourLoad {
+    /// The load of one element.
+    pub(crate) load: ExprId,
+    /// Operand.
+    pub(crate) operand: u16,
+    /// Index of the first element, a multiple of [`FOUR`].
+    pub(crate) index: ExprId,
+}
+
+/// A value `v(e)` at e = 0, 1, … within a group, whose first coordinate is a multiple of the group's length: `v(0) + slope·e`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     slope: i64,
@@ -57,11 +71,52 @@ pub(crate) fn find(
     if dtype != elem || held.storage != Storage::Native {
         return None;
     }
-    let runs = infer(exprs, extents, axis);
+    let runs = infer(exprs, extents, axis, GROUP);
     let of = |id: ExprId| runs[id.0 as usize];
     let consecutive = of(index[0]).is_some_and(|r| r.slope == 1 && r.align % i64::from(GROUP) == 0);
     let guarded = guard.is_none_or(|g| of(g).is_some_and(|r| r.slope == 0));
     (consecutive && guarded).then_some(WideLoad { operand, index: index[0], guard })
+}
+
+/// The loads below `roots` that fetch four elements at once along `axis`; none where other f32 are found there that change along the axis, or
+/// the axis is not of whole fours.
+pub(crate) fn fours(
+    exprs: &Exprs,
+    interface: &Interface,
+    extents: &[Extent],
+    roots: &[ExprId],
+    axis: usize,
+) -> Option<Vec<FourLoad>> {
+    if !matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(FOUR)) {
+        return None;
+    }
+    let runs = infer(exprs, extents, axis, FOUR);
+    let mut found = vec![];
+    for id in exprs.reachable(roots) {
+        let Expr::Load { operand, dtype, ref index } = *exprs.get(id) else { continue };
+        let native = interface.operands[usize::from(operand)].storage == Storage::Native;
+        match runs[index[0].0 as usize] {
+            Some(r) if r.slope == 0 => {}
+            Some(r) if r.slope == 1 && r.align % i64::from(FOUR) == 0 && dtype == DType::F32 && native => {
+                found.push(FourLoad { load: id, operand, index: index[0] });
+            }
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+/// True where a store of f32 at consecutive positions along `axis` fills whole blocks, from a multiple of [`FOUR`] on.
+pub(crate) fn stores_fours(
+    exprs: &Exprs,
+    interface: &Interface,
+    extents: &[Extent],
+    store: &Store,
+    axis: usize,
+) -> bool {
+    let held = &interface.operands[usize::from(store.operand)];
+    let fits = held.dtype == DType::F32 && held.storage == Storage::Native;
+    fits && fills(exprs, extents, store, axis, FOUR)
 }
 
 /// True where a store of consecutive positions along `axis` fills whole blocks, from a multiple of [`GROUP`] on.
@@ -74,13 +129,16 @@ pub(crate) fn stores_blocks(
 ) -> bool {
     let held = &interface.operands[usize::from(store.operand)];
     let fits = matches!(held.dtype, DType::F16 | DType::BF16 | DType::F32) && held.storage == Storage::Native;
-    let whole = matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(GROUP));
-    if !fits || !whole {
+    fits && fills(exprs, extents, store, axis, GROUP)
+}
+
+fn fills(exprs: &Exprs, extents: &[Extent], store: &Store, axis: usize, group: u32) -> bool {
+    if !matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(group)) {
         return false;
     }
-    let runs = infer(exprs, extents, axis);
+    let runs = infer(exprs, extents, axis, group);
     let of = |id: ExprId| runs[id.0 as usize];
-    of(store.index).is_some_and(|r| r.slope == 1 && r.align % i64::from(GROUP) == 0)
+    of(store.index).is_some_and(|r| r.slope == 1 && r.align % i64::from(group) == 0)
         && store.guard.is_none_or(|g| of(g).is_some_and(|r| r.slope == 0))
 }
 
@@ -89,11 +147,11 @@ fn is_zero(exprs: &Exprs, id: ExprId) -> bool {
 }
 
 /// How each node runs within a group along `axis`; none where that is not known.
-fn infer(exprs: &Exprs, extents: &[Extent], axis: usize) -> Vec<Option<Run>> {
+fn infer(exprs: &Exprs, extents: &[Extent], axis: usize, group: u32) -> Vec<Option<Run>> {
     let ranges = interval::infer(exprs, extents);
     let mut runs: Vec<Option<Run>> = Vec::with_capacity(exprs.len());
     for (id, node) in exprs.iter() {
-        let run = node_run(exprs, (id, node), extents, axis, &runs, &ranges);
+        let run = node_run(exprs, (id, node), extents, (axis, group), &runs, &ranges);
         runs.push(run);
     }
     runs
@@ -107,14 +165,14 @@ fn node_run(
     exprs: &Exprs,
     (id, node): (ExprId, &Expr),
     extents: &[Extent],
-    axis: usize,
+    (axis, group): (usize, u32),
     runs: &[Option<Run>],
     ranges: &[Interval],
 ) -> Option<Run> {
     let of = |id: ExprId| runs[id.0 as usize];
     match *node {
         Expr::Lit(Lit::I32(v)) => Some(Run { slope: 0, align: power_of_two_in(v.into()) }),
-        Expr::Axis(k) if usize::from(k) == axis => Some(Run { slope: 1, align: GROUP.into() }),
+        Expr::Axis(k) if usize::from(k) == axis => Some(Run { slope: 1, align: group.into() }),
         Expr::Axis(k) => match extents.get(usize::from(k)) {
             Some(Extent::Const(1)) => Some(Run { slope: 0, align: MOST }),
             _ => Some(Run::UNIFORM),
@@ -131,7 +189,7 @@ fn node_run(
             let positive = ranges[a.0 as usize].is_non_negative();
             let run = of(a)?;
             match (literal(exprs, b), of(b)?.slope) {
-                (Some(n), _) if positive && n > 0 => quotient(op, run, n),
+                (Some(n), _) if positive && n > 0 => quotient(op, run, n, group.into()),
                 (_, 0) if run.slope == 0 => Some(Run::UNIFORM),
                 _ => None,
             }
@@ -160,8 +218,7 @@ fn product(exprs: &Exprs, (a_id, a): (ExprId, Run), (b_id, b): (ExprId, Run)) ->
 }
 
 /// Quotient or remainder of a run that is never negative by a positive literal.
-fn quotient(op: Binary, run: Run, n: i64) -> Option<Run> {
-    let group = i64::from(GROUP);
+fn quotient(op: Binary, run: Run, n: i64, group: i64) -> Option<Run> {
     // A group that starts at a multiple of its length does not cross a multiple of n, if n is one, too.
     let stays = run.slope == 1 && run.align % group == 0 && n % group == 0;
     let align = run.align.min(power_of_two_in(n));

@@ -75,7 +75,7 @@ impl Row {
 fn kernels(example: &examples::Example, device: &DeviceProfile) -> Vec<&'static str> {
     let programs = example.programs();
     let made = programs.iter().find_map(|(_, program)| {
-        let (graph, _) = pipeline::graph_of(program, &Options::default()).ok()?;
+        let (graph, _) = pipeline::graph_of(program, &Options::default(), None).ok()?;
         pipeline::schedule(&graph, device).ok()
     });
     let templates: BTreeSet<&'static str> =

@@ -18,15 +18,19 @@ mod fold_batch_norm;
 mod fold_constants;
 mod inline_scalars;
 mod join_products;
+mod pack_kernels;
 mod rewrite;
 mod share_equal;
 mod simplify_movement;
 mod spell_thin_attention;
+mod split_products;
 mod split_rows;
 
 pub(crate) use constants::{decodes_bytes, known_value};
+pub(crate) use pack_kernels::is_packed;
 
 use crate::aten::storage_of;
+use crate::device::DeviceProfile;
 use crate::import::weights::WeightStore;
 use crate::ir::Graph;
 use crate::ir::eval::{Tensor, Weights};
@@ -82,6 +86,12 @@ pub const PIPELINE: &[Pass] = &[
     drop_dead::PASS,
     // Needs: weights in their final form, each next to what reads it.
     quantize::PASS,
+    // Needs: everything that makes or removes products done. What follows is for the device that is compiled for.
+    split_products::PASS,
+    // Needs: convolutions with the groups that they keep.
+    pack_kernels::PASS,
+    simplify_movement::PASS,
+    drop_dead::PASS,
 ];
 
 /// Every pass once, for messages and tests.
@@ -94,10 +104,12 @@ pub const PASSES: &[Pass] = &[
     inline_scalars::PASS,
     join_products::PASS,
     mix_precision::PASS,
+    pack_kernels::PASS,
     quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
     spell_thin_attention::PASS,
+    split_products::PASS,
     split_rows::PASS,
 ];
 
@@ -107,6 +119,8 @@ pub struct Cx<'a> {
     pub weights: &'a Weights<'a>,
     /// Input-free programs must stay.
     pub no_fold: bool,
+    /// What is compiled for; nothing that depends on it happens without.
+    pub device: Option<&'a DeviceProfile>,
     quantize: Option<Quantize>,
     /// What quantising did.
     quantized: RefCell<Option<quantize::Report>>,
@@ -122,6 +136,7 @@ impl<'a> Cx<'a> {
         Cx {
             weights,
             no_fold,
+            device: None,
             quantize: None,
             quantized: RefCell::default(),
             mixed: None,
@@ -138,6 +153,11 @@ impl<'a> Cx<'a> {
     /// The same, to compute in halves.
     pub fn mixing(self, how: Option<Mixed>) -> Cx<'a> {
         Cx { mixed: how, ..self }
+    }
+
+    /// The same, for a device.
+    pub fn compiling_for(self, device: &'a DeviceProfile) -> Cx<'a> {
+        Cx { device: Some(device), ..self }
     }
 
     /// Takes the right to one more patch; false when a bisection has used them up.
@@ -212,11 +232,17 @@ pub struct Done {
     pub mixed: Option<mix_precision::Report>,
 }
 
-/// Runs the pipeline, verifying after each pass.
-pub fn run(graph: &mut Graph, weights: &Weights<'_>, options: &Options) -> Result<Done, PassError> {
+/// Runs the pipeline, verifying after each pass. Without a device, passes that fit the graph to one do nothing.
+pub fn run(
+    graph: &mut Graph,
+    weights: &Weights<'_>,
+    options: &Options,
+    device: Option<&DeviceProfile>,
+) -> Result<Done, PassError> {
     check_names(options)?;
     let cx = Cx::new(weights, options.no_fold, options.bisect.unwrap_or(u32::MAX)).quantizing(options.quantize);
-    let cx = cx.mixing(options.mixed.clone());
+    let mut cx = cx.mixing(options.mixed.clone());
+    cx.device = device;
     let mut done = vec![];
     verify(graph).map_err(|violations| PassError::Broken { pass: "the ATen rules", violations })?;
     for pass in PIPELINE.iter().filter(|p| !options.skip.iter().any(|s| s == p.name)) {

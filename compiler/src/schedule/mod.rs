@@ -7,6 +7,7 @@ pub mod interleave;
 pub mod lower;
 pub mod symtab;
 pub mod tile;
+pub mod tiled;
 pub mod waves;
 
 use crate::device::DeviceProfile;

@@ -4,6 +4,7 @@ mod attention;
 
 pub use attention::{Heads, attention};
 
+use super::tiled;
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
@@ -29,6 +30,8 @@ pub struct Problem {
     pub n: f64,
     /// Summed length.
     pub k: f64,
+    /// Length of the last summed axis that is longer than 1: tiles run along it.
+    pub line: f64,
     /// Accumulator type.
     pub acc: Ty,
     /// The half type that both operands are exact in, if there is one.
@@ -194,19 +197,11 @@ pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'stati
     if p.m <= 8.0 && p.k >= 64.0 {
         return (gemv(device, p, most), most, slow);
     }
-    if p.m >= 1024.0 && p.n <= 32.0 {
-        let (staging, wg) = thin(p.n);
-        return (staging, wg, slow);
+    if p.m >= 1024.0 && p.n <= 8.0 {
+        return (Staging::Registers { rows: 4, cols: 4 }, 128, slow);
     }
-    let tiles = |bm: f64, bn: f64| p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
-    let units = f64::from(device.rates.n_units);
-    if p.m >= 96.0 && p.n >= 48.0 && tiles(128.0, 64.0) >= 1.5 * units {
-        (Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4 }, 256.min(most), slow)
-    } else if p.m >= 24.0 && p.n >= 24.0 {
-        (Staging::Shared { bm: 64, bn: 64, bk: 16, rows: 4, cols: 4 }, 256.min(most), slow)
-    } else {
-        (Staging::Shared { bm: 32, bn: 32, bk: 16, rows: 2, cols: 2 }, 256.min(most), slow)
-    }
+    let (staging, wg) = tiled::choose(device, p);
+    (staging, wg, slow)
 }
 
 /// Lanes and columns of a thin product: as many columns side by side as leave the device enough subgroups, and more lanes where even single
@@ -273,7 +268,7 @@ pub fn half_of(exprs: &Exprs, lhs: ExprId, rhs: ExprId) -> Option<DType> {
     [DType::F16, DType::BF16].into_iter().find(|&t| is_exact_in(exprs, lhs, t) && is_exact_in(exprs, rhs, t))
 }
 
-/// What the choice for an attention or a half-precision product was, for the decisions of a plan.
+/// What the choice for an attention or a product was, for the decisions of a plan.
 pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
     if let KernelSpec::Attention(s) = spec {
         return attention::decision(s);
@@ -284,21 +279,14 @@ pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
             "on cooperative matrices {}x{}x{} {}, tiles {}x{}x{}",
             c.frag.0, c.frag.1, c.frag.2, c.elem, c.bm, c.bn, c.bk
         )),
+        Staging::Shared { bm, bn, bk, rows, cols, .. } => {
+            Some(format!("in tiles {bm}x{bn}x{bk}, {rows}x{cols} outputs an invocation: {}", tiled::WHY))
+        }
         _ if device.rates.cpu && !device.cooperative.is_empty() => half_of(exprs, *lhs, *rhs).map(|_| {
             "in registers: a CPU driver computes cooperative matrices like other arithmetic, and pays for shared memory"
                 .to_owned()
         }),
         _ => None,
-    }
-}
-
-/// Inner-loop shape and workgroup size of a product of many rows and few columns: a tile wider than the product wastes the rest of it. On an
-/// H200, convolutions of RIFE and HTDemucs with 4 to 32 outputs took a seventh to a half of the time that square tiles take.
-fn thin(n: f64) -> (Staging, u32) {
-    match n {
-        ..=8.0 => (Staging::Registers { rows: 4, cols: 4 }, 128),
-        ..=16.0 => (Staging::Shared { bm: 128, bn: 16, bk: 16, rows: 4, cols: 4 }, 128),
-        _ => (Staging::Shared { bm: 64, bn: 32, bk: 16, rows: 4, cols: 4 }, 128),
     }
 }
 
@@ -341,7 +329,7 @@ mod tests {
     use crate::device::find;
 
     fn half(m: f64, n: f64, k: f64) -> Problem {
-        Problem { batch: 1.0, m, n, k, acc: Ty::F32, half: Some(DType::F16), gathers: false }
+        Problem { batch: 1.0, m, n, k, line: k, acc: Ty::F32, half: Some(DType::F16), gathers: false }
     }
 
     fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {

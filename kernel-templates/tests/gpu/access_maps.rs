@@ -111,7 +111,7 @@ fn a_product_of_gathered_rows_matches() {
     let (m, n, k) = (Extent::Const(7), Extent::Const(ROWS), Extent::Const(6));
     for (staging, wg) in [
         (Staging::Registers { rows: 4, cols: 2 }, 64),
-        (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2 }, 64),
+        (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2, buffers: 1 }, 64),
         (Staging::Gemv { threads_per_dot: 16, cols: 2 }, 64),
     ] {
         let mut e = Exprs::new();

@@ -31,10 +31,12 @@ fn stagings() -> Vec<(Staging, u32)> {
         (Staging::Registers { rows: 1, cols: 1 }, 32),
         (Staging::Registers { rows: 4, cols: 2 }, 64),
         (Staging::Registers { rows: 8, cols: 8 }, 8),
-        (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2 }, 64),
-        (Staging::Shared { bm: 32, bn: 64, bk: 16, rows: 4, cols: 4 }, 128),
-        (Staging::Shared { bm: 8, bn: 32, bk: 4, rows: 1, cols: 8 }, 32),
-        (Staging::Shared { bm: 64, bn: 32, bk: 8, rows: 8, cols: 8 }, 32),
+        (Staging::Shared { bm: 16, bn: 16, bk: 8, rows: 2, cols: 2, buffers: 1 }, 64),
+        (Staging::Shared { bm: 32, bn: 64, bk: 16, rows: 4, cols: 4, buffers: 1 }, 128),
+        (Staging::Shared { bm: 8, bn: 32, bk: 4, rows: 1, cols: 8, buffers: 1 }, 32),
+        (Staging::Shared { bm: 64, bn: 32, bk: 4, rows: 8, cols: 8, buffers: 1 }, 32),
+        (Staging::Shared { bm: 32, bn: 64, bk: 4, rows: 8, cols: 8, buffers: 2 }, 32),
+        (Staging::Shared { bm: 64, bn: 64, bk: 8, rows: 8, cols: 4, buffers: 2 }, 128),
     ]
 }
 
@@ -167,6 +169,21 @@ fn symbolic_sizes_match_in_every_staging() {
     ] {
         for (staging, wg) in stagings() {
             Problem { batch, m, n, k: k.clone(), transposed: true, ..base.clone() }.check(&gpu, staging, wg);
+        }
+    }
+}
+
+/// Fours along k and across, ends of tiles, a line among other k axes, one tile, and sums longer than a chain.
+#[test]
+fn shared_tiles_load_and_store_fours_where_memory_has_them() {
+    let Some(gpu) = gpu("matmul fours") else { return };
+    for k in [vec![20], vec![3, 16], vec![2, 5, 24], vec![1, 8, 1], vec![1100], vec![3, 352]] {
+        for (m, n, turned, transposed) in
+            [(68, 36, false, false), (64, 64, true, true), (66, 31, false, true), (37, 72, true, false)]
+        {
+            for (staging, wg) in stagings().into_iter().rev().take(2) {
+                Problem { turned, transposed, ..problem(2, m, n, &k) }.check(&gpu, staging, wg);
+            }
         }
     }
 }

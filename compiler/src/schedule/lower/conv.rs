@@ -8,6 +8,7 @@ use super::matmul::{Product, acc_ty};
 use super::row::Row;
 use crate::ir::graph::Node;
 use crate::ir::{Dim, NodeId, Window};
+use crate::passes::is_packed;
 use jvc_kernels::expr::{Binary, ExprId};
 use jvc_kernels::spec::Combine;
 
@@ -106,16 +107,18 @@ fn build_product(
     let m = g.positions().iter().fold(Dim::from(1), |p, d| &p * d);
     let (group, row, out_channel) = (cx.ix.axis(0, &g.groups), cx.ix.axis(1, &m), cx.ix.axis(2, &g.out_per_group));
     let position = cx.ix.delinear(row, &g.positions());
-    let summed = g.summed();
-    let k = cx.axes(3, &summed);
-    let at = At {
-        group,
-        image: position[0],
-        spatial: position[1..].to_vec(),
-        out_channel,
-        in_channel: k[0],
-        taps: k[1..].to_vec(),
-    };
+    // Weights that were packed have their channels last: so has the sum.
+    let mut summed = g.summed();
+    let packed = is_packed(cx.graph, node.inputs[1]);
+    if packed {
+        summed.rotate_left(1);
+    }
+    let mut k = cx.axes(3, &summed);
+    if packed {
+        k.rotate_right(1);
+    }
+    let (in_channel, taps) = (k[0], k[1..].to_vec());
+    let at = At { group, image: position[0], spatial: position[1..].to_vec(), out_channel, in_channel, taps };
     let (x, w) = elements(cx, node, window, g, &at);
     let acc = acc_ty(cx, node.inputs[0]);
     let (lhs, rhs) = (cx.cast(acc, x), cx.cast(acc, w));

@@ -64,7 +64,9 @@ impl Product<'_> {
             wg: 1,
         };
         let gathers = half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
-        let problem = Problem { batch: b, m, n, k, acc: self.acc, half, gathers };
+        let last = self.k.iter().rev().find(|d| !d.is(1)).cloned();
+        let line = last.map_or(1.0, |d| max_elems(cx, &[d]));
+        let problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers };
         let (staging, wg, slow) = tile::matmul(cx.device, &problem);
         (spec.staging, spec.wg) = (staging, wg);
         if let Staging::Coop(c) = staging {

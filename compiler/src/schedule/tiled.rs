@@ -1,0 +1,124 @@
+//! Choice of the tile of f32 products in shared memory, and of the parts that a product is summed in.
+//!
+//! The cost of a tile is a prediction in µs: workgroups are dealt out to the units of the device evenly, a unit that has too few of them does
+//! not reach its rate, and what a workgroup does beside multiplying takes as long as [`EDGE`] more steps of k.
+//! Coefficients were fitted on an H200 (`docs/benchmarks/2026-11-29-h200-f32.md`); other devices enter by the fields of their profile.
+
+use super::tile::Problem;
+use crate::device::DeviceProfile;
+use jvc_kernels::spec::Staging;
+
+/// A tile to choose.
+struct Tile {
+    bm: u32,
+    bn: u32,
+    bk: u32,
+    rows: u32,
+    cols: u32,
+    buffers: u32,
+    /// Rate of a unit that is full of such tiles, of the device's f32 rate.
+    rate: f64,
+    /// Workgroups that fill a unit.
+    held: f64,
+    /// Rate of a unit with one workgroup, of that of a full one.
+    alone: f64,
+}
+
+const fn tile(size: (u32, u32, u32), each: (u32, u32), buffers: u32, rate: f64, held: f64, alone: f64) -> Tile {
+    Tile { bm: size.0, bn: size.1, bk: size.2, rows: each.0, cols: each.1, buffers, rate, held, alone }
+}
+
+/// Tiles of 128 × 128 have no registers left for the sums of chains: longer sums than this take half as long again.
+const ONE_CHAIN: f64 = 768.0;
+
+/// As measured on an H200, of the best there.
+const TILES: [Tile; 10] = [
+    tile((128, 128, 16), (8, 8), 1, 1.02, 2.0, 0.9),
+    tile((128, 64, 16), (8, 8), 2, 1.0, 2.0, 0.8),
+    tile((64, 64, 16), (8, 8), 2, 0.95, 4.0, 0.42),
+    tile((64, 64, 16), (8, 4), 1, 0.9, 2.0, 0.67),
+    tile((64, 64, 32), (8, 4), 2, 0.88, 1.0, 1.0),
+    tile((128, 48, 16), (8, 4), 1, 0.83, 2.0, 0.6),
+    tile((128, 32, 16), (8, 4), 1, 0.86, 3.0, 0.5),
+    tile((64, 32, 16), (8, 4), 1, 0.79, 4.0, 0.35),
+    tile((32, 32, 16), (4, 4), 1, 0.67, 4.0, 0.3),
+    tile((128, 16, 16), (4, 4), 2, 0.5, 2.0, 0.8),
+];
+
+/// The tile that fits every device.
+const SMALLEST: usize = 8;
+
+/// Why a tile is chosen, for the decisions of a plan.
+pub(super) const WHY: &str = "the least predicted time for the device's units";
+
+/// Steps of k that filling the first tile and storing the results take as long as.
+const EDGE: f64 = 24.0;
+/// The pass that sums parts, beside the bytes that it moves, in µs.
+const SUM_US: f64 = 3.0;
+/// Fewest terms of a part.
+const MIN_PART: f64 = 128.0;
+/// Most parts.
+const MAX_PARTS: u32 = 32;
+/// A split must save this share of the time.
+const WORTH: f64 = 0.85;
+
+impl Tile {
+    fn wg(&self) -> u32 {
+        (self.bm / self.rows) * (self.bn / self.cols)
+    }
+
+    fn fits(&self, device: &DeviceProfile, most: u32) -> bool {
+        let bytes = self.bk * (self.bm + self.bn + 8) * 4 * self.buffers;
+        self.wg() <= most && bytes <= device.limits.shared_bytes_per_workgroup
+    }
+
+    /// Predicted time in µs.
+    fn cost(&self, device: &DeviceProfile, p: &Problem) -> f64 {
+        let [bm, bn, bk] = [self.bm, self.bn, self.bk].map(f64::from);
+        let units = f64::from(device.rates.n_units);
+        let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
+        let line = p.line.clamp(1.0, p.k.max(1.0));
+        let depth = (line / bk).ceil() * bk * (p.k / line) + EDGE;
+        let long = self.bm * self.bn >= 128 * 128 && p.k > ONE_CHAIN;
+        let rate = if long { self.rate / 1.5 } else { self.rate };
+        let unit_rate = device.rates.f32_tflop_per_s * 1e6 / units * rate;
+        let one = 2.0 * bm * bn * depth / unit_rate;
+        let per_unit = (tiles / units).ceil();
+        // Between one workgroup and a full unit, linearly.
+        let full = ((per_unit - 1.0) / (self.held - 1.0).max(1.0)).min(1.0);
+        let share = if per_unit < self.held { self.alone + (1.0 - self.alone) * full } else { 1.0 };
+        device.rates.dispatch_us + per_unit * one / share
+    }
+}
+
+fn best(device: &DeviceProfile, p: &Problem) -> (&'static Tile, f64) {
+    let most = 256.min(device.limits.max_workgroup_invocations);
+    let costs = TILES.iter().filter(|t| t.fits(device, most)).map(|t| (t, t.cost(device, p)));
+    costs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((&TILES[SMALLEST], f64::INFINITY))
+}
+
+/// Inner-loop shape and workgroup size of an f32 product.
+pub(super) fn choose(device: &DeviceProfile, p: &Problem) -> (Staging, u32) {
+    let t = best(device, p).0;
+    (Staging::Shared { bm: t.bm, bn: t.bn, bk: t.bk, rows: t.rows, cols: t.cols, buffers: t.buffers }, t.wg())
+}
+
+/// Number of parts that a product is best summed in, a divisor of `divisible`; 1 for a whole one.
+pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
+    if device.rates.cpu || p.m <= 8.0 || p.n < 16.0 {
+        return 1;
+    }
+    let cost = |parts: u32| {
+        let parts = f64::from(parts);
+        let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, ..*p };
+        let (_, product) = best(device, &part);
+        // Parts are written and read once more.
+        let bytes = if parts > 1.0 { p.batch * p.m * p.n * 4.0 * (2.0 * parts + 1.0) } else { 0.0 };
+        let pass = if parts > 1.0 { SUM_US + bytes / (device.rates.peak_gb_per_s * 1e3) } else { 0.0 };
+        product + pass
+    };
+    let whole = cost(1);
+    let choices = (2..=MAX_PARTS).filter(|s| divisible.is_multiple_of(*s) && p.k / f64::from(*s) >= MIN_PART);
+    let best = choices.map(|s| (s, cost(s))).min_by(|a, b| a.1.total_cmp(&b.1));
+    best.filter(|(_, time)| *time < WORTH * whole).map_or(1, |(s, _)| s)
+}
