@@ -289,7 +289,7 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(AttentionStaging, u32)> {
             };
             let found = info.cooperative.iter().filter(fits).max_by_key(|s| s.m * s.n * s.k)?;
             let (direct, ahead) = (parts[3].contains('d'), parts[3].contains('a'));
-            let (subgroup, frag) = (info.limits.subgroup, (found.m, found.n, found.k));
+            let (subgroup, frag) = (info.subgroup, (found.m, found.n, found.k));
             let (rows, warps, block_keys) = (number(1)?, number(2)?, number(3)?);
             let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys, direct, ahead };
             Some((AttentionStaging::Coop(c), warps * subgroup))
