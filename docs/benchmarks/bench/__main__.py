@@ -21,6 +21,8 @@ import table
 import timing
 
 NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+# Families whose kernels torch.compile takes from the same libraries.
+LIBRARY = ("GEMM", "GEMV", "convolution", "attention")
 # Repetitions of a single kernel in one submission: a barrier, or a graph's edge, lies between each two.
 CHAIN = 20
 
@@ -32,7 +34,7 @@ def arguments():
     parser.add_argument("--graphs", nargs="*", default=[], help="real-size graphs: files model.json.gz")
     parser.add_argument("--only", default="", help="regular expression on `family: name precision`")
     parser.add_argument("--no-kernels", action="store_true", help="whole models only")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--compile", nargs="*", default=[""], help="rows (part of the name) to measure under torch.compile too [default: all]")
     parser.add_argument("--half", nargs="*", default=[], help="graphs (part of the name) to measure in f16 too, against autocast")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of interleaved samples")
     parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so many seconds")
@@ -106,7 +108,7 @@ class Bench:
                 finally:
                     torch.backends.cudnn.benchmark = False
             attempt(table.TUNED, tuned)
-        if not self.args.no_compile and row["family"] not in ("GEMM", "GEMV", "convolution"):
+        if row["family"] not in LIBRARY and any(part in row["name"] for part in self.args.compile):
             def compiled():
                 torch._dynamo.reset()
                 fast = torch.compile(module)
