@@ -47,10 +47,15 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
 
 fn pack<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
-    let Op::Conv { groups, .. } = n.op else { return None };
+    let (groups, transposed) = match n.op {
+        Op::Conv { groups, .. } => (groups, false),
+        Op::ConvTranspose { groups, .. } => (groups, true),
+        _ => return None,
+    };
     let (x, w) = (n.inputs[0], n.inputs[1]);
     let shape = view.ty(w).const_shape()?;
-    let (outputs, channels) = (shape[0] / groups, shape[1]);
+    let (first, second) = (shape[0] / groups, shape[1]);
+    let (outputs, channels) = if transposed { (second, first) } else { (first, second) };
     let one_tap = shape[2..].iter().all(|&t| t == 1);
     let fits = channels >= MIN_CHANNELS && outputs >= MIN_OUTPUTS && !one_tap && view.ty(w).dtype == DType::F32;
     if !fits || !view.is_constant(w) || decodes_bytes(view.graph, w) || is_packed(view.graph, w) {
@@ -58,9 +63,10 @@ fn pack<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     }
     let rank = shape.len();
     let mut p = Patch::new(view);
-    // [g·O, C, taps…] → [g, taps…, C, O], and back.
-    let cut: Vec<Dim> = [groups, outputs, channels].iter().chain(&shape[2..]).map(|&s| Dim::from(s)).collect();
-    let forth: Vec<usize> = std::iter::once(0).chain(3..=rank).chain([2, 1]).collect();
+    // [g·O, C, taps…], transposed [g·C, O, taps…] → [g, taps…, C, O], and back.
+    let cut: Vec<Dim> = [groups, first, second].iter().chain(&shape[2..]).map(|&s| Dim::from(s)).collect();
+    let last = if transposed { [1, 2] } else { [2, 1] };
+    let forth: Vec<usize> = std::iter::once(0).chain(3..=rank).chain(last).collect();
     let mut back = vec![0; forth.len()];
     forth.iter().enumerate().for_each(|(i, &d)| back[d] = i);
     let tensor = Evaluator::default().value(view.graph, view.cx, w)?;

@@ -32,11 +32,12 @@ const fn tile(size: (u32, u32, u32), each: (u32, u32), buffers: u32, rate: f64, 
 const ONE_CHAIN: f64 = 768.0;
 
 /// As measured on an H200, of the best there.
-const TILES: [Tile; 10] = [
+const TILES: [Tile; 11] = [
     tile((128, 128, 16), (8, 8), 1, 1.02, 2.0, 0.9),
     tile((128, 64, 16), (8, 8), 2, 1.0, 2.0, 0.8),
     tile((64, 64, 16), (8, 8), 2, 0.95, 4.0, 0.42),
     tile((64, 64, 16), (8, 4), 1, 0.9, 2.0, 0.67),
+    tile((64, 64, 8), (8, 4), 1, 0.82, 2.0, 0.65),
     tile((64, 64, 32), (8, 4), 2, 0.88, 1.0, 1.0),
     tile((128, 48, 16), (8, 4), 1, 0.83, 2.0, 0.6),
     tile((128, 32, 16), (8, 4), 1, 0.86, 3.0, 0.5),
@@ -46,7 +47,7 @@ const TILES: [Tile; 10] = [
 ];
 
 /// The tile that fits every device.
-const SMALLEST: usize = 8;
+const SMALLEST: usize = 9;
 
 /// Why a tile is chosen, for the decisions of a plan.
 pub(super) const WHY: &str = "the least predicted time for the device's units";
@@ -121,4 +122,58 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     let choices = (2..=MAX_PARTS).filter(|s| divisible.is_multiple_of(*s) && p.k / f64::from(*s) >= MIN_PART);
     let best = choices.map(|s| (s, cost(s))).min_by(|a, b| a.1.total_cmp(&b.1));
     best.filter(|(_, time)| *time < WORTH * whole).map_or(1, |(s, _)| s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{all, find};
+    use jvc_kernels::dtype::Ty;
+
+    fn problem(m: f64, n: f64, k: f64, line: f64) -> Problem {
+        Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half: None, gathers: false }
+    }
+
+    /// The fastest of those measured on the card, or within 3 % of it.
+    #[test]
+    fn the_shapes_of_the_models_get_tiles_that_measured_fast_on_an_h200() {
+        let h200 = find("h200").expect("a bundled profile");
+        for (p, tile) in [
+            (problem(4096.0, 4096.0, 4096.0, 4096.0), (128, 64, 16)),
+            (problem(1500.0, 1280.0, 1280.0, 1280.0), (128, 64, 16)),
+            (problem(16384.0, 144.0, 576.0, 576.0), (128, 48, 16)),
+            (problem(57600.0, 64.0, 576.0, 64.0), (64, 64, 16)),
+            (problem(784.0, 256.0, 2304.0, 256.0), (64, 64, 32)),
+            (problem(87616.0, 32.0, 576.0, 64.0), (64, 32, 16)),
+        ] {
+            let (Staging::Shared { bm, bn, bk, .. }, _) = choose(&h200, &p) else { panic!("a shared staging") };
+            assert_eq!((bm, bn, bk), tile, "{p:?}");
+        }
+    }
+
+    #[test]
+    fn every_device_gets_a_tile_that_it_has_room_for() {
+        for device in all() {
+            for p in
+                [problem(4096.0, 4096.0, 512.0, 512.0), problem(9.0, 9.0, 9.0, 9.0), problem(1e6, 16.0, 64.0, 64.0)]
+            {
+                let (Staging::Shared { bm, bn, bk, buffers, .. }, wg) = choose(&device, &p) else { panic!("shared") };
+                let bytes = bk * (bm + bn + 8) * 4 * buffers;
+                let limits = &device.limits;
+                assert!(wg <= limits.max_workgroup_invocations && bytes <= limits.shared_bytes_per_workgroup);
+            }
+        }
+    }
+
+    #[test]
+    fn only_long_sums_of_few_outputs_are_summed_in_parts() {
+        let h200 = find("h200").expect("a bundled profile");
+        let few = problem(256.0, 256.0, 4096.0, 4096.0);
+        let n = parts(&h200, &few, 4096);
+        assert!(n > 1 && 4096 % n == 0, "{n}");
+        assert_eq!(parts(&h200, &problem(4096.0, 4096.0, 4096.0, 4096.0), 4096), 1);
+        assert_eq!(parts(&h200, &problem(256.0, 256.0, 200.0, 200.0), 200), 1, "no part would be long enough");
+        assert_eq!(parts(&h200, &few, 1), 1, "nothing divides it");
+        assert_eq!(parts(&find("lavapipe").expect("a bundled profile"), &few, 4096), 1, "a CPU is always full");
+    }
 }

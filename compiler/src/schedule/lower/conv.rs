@@ -1,5 +1,8 @@
 //! Convolutions as implicit matrix products: rows are output positions, columns output channels, the summed axes are input channel and
 //! taps; the left operand's access map gathers the window. Few channels a group (depthwise) become row kernels.
+//!
+//! A transposed convolution with a stride reaches an output by every stride-th tap only: outputs of one remainder by the stride (a *phase*) are
+//! a product of their own with that part of the taps, and all phases are one batch.
 
 use super::super::inline::Ctx;
 use super::Lowered;
@@ -23,6 +26,8 @@ struct Geometry {
     out_per_group: Dim,
     groups: Dim,
     images: Dim,
+    /// Phases of each spatial dimension, all 1 for a plain convolution.
+    phases: Vec<i64>,
 }
 
 impl Geometry {
@@ -36,7 +41,33 @@ impl Geometry {
             out_per_group: if transposed { w.shape[1].clone() } else { w.shape[0].floor_div(&groups_dim) },
             groups: groups_dim,
             images: x.shape[0].clone(),
+            phases: vec![1; out.shape.len() - 2],
         }
+    }
+
+    /// Goes by phases where each is of the same size and has the same number of taps.
+    fn by_phases(mut self, window: &Window) -> Geometry {
+        let divides = |d: &Dim, s: i64| d.as_const().is_some_and(|n| n % s == 0);
+        let sizes = self.out_spatial.iter().zip(&self.taps).zip(window.stride.iter().zip(&window.dilation));
+        let fits = sizes
+            .into_iter()
+            .all(|((n, t), (&s, &dilation))| s == 1 || (dilation == 1 && divides(n, s) && divides(t, s)));
+        if fits {
+            self.phases.clone_from(&window.stride);
+            for (d, &s) in self.out_spatial.iter_mut().chain(&mut self.taps).zip(window.stride.iter().cycle()) {
+                *d = d.floor_div(&Dim::from(s));
+            }
+        }
+        self
+    }
+
+    fn has_phases(&self) -> bool {
+        self.phases.iter().any(|&s| s > 1)
+    }
+
+    /// Group first, then the phase of each spatial dimension.
+    fn batch(&self) -> Vec<Dim> {
+        std::iter::once(self.groups.clone()).chain(self.phases.iter().map(|&s| Dim::from(s))).collect()
     }
 
     /// Image first, then output position.
@@ -57,7 +88,9 @@ impl Geometry {
 struct At {
     group: ExprId,
     image: ExprId,
+    /// Output position, without its phase.
     spatial: Vec<ExprId>,
+    phase: Vec<ExprId>,
     out_channel: ExprId,
     in_channel: ExprId,
     taps: Vec<ExprId>,
@@ -77,7 +110,7 @@ pub(super) fn lower_transpose(
     groups: i64,
     epilogue: &[NodeId],
 ) -> Lowered {
-    let g = Geometry::of(cx, node, groups, true);
+    let g = Geometry::of(cx, node, groups, true).by_phases(window);
     build(cx, node, window, &g, epilogue, transposed_elements)
 }
 
@@ -105,7 +138,9 @@ fn build_product(
     elements: Element,
 ) -> Lowered {
     let m = g.positions().iter().fold(Dim::from(1), |p, d| &p * d);
-    let (group, row, out_channel) = (cx.ix.axis(0, &g.groups), cx.ix.axis(1, &m), cx.ix.axis(2, &g.out_per_group));
+    let batch = g.batch().iter().fold(Dim::from(1), |p, d| &p * d);
+    let (part, row, out_channel) = (cx.ix.axis(0, &batch), cx.ix.axis(1, &m), cx.ix.axis(2, &g.out_per_group));
+    let part = cx.ix.delinear(part, &g.batch());
     let position = cx.ix.delinear(row, &g.positions());
     // Weights that were packed have their channels last: so has the sum.
     let mut summed = g.summed();
@@ -118,7 +153,8 @@ fn build_product(
         k.rotate_right(1);
     }
     let (in_channel, taps) = (k[0], k[1..].to_vec());
-    let at = At { group, image: position[0], spatial: position[1..].to_vec(), out_channel, in_channel, taps };
+    let (group, phase) = (part[0], part[1..].to_vec());
+    let at = At { group, image: position[0], spatial: position[1..].to_vec(), phase, out_channel, in_channel, taps };
     let (x, w) = elements(cx, node, window, g, &at);
     let acc = acc_ty(cx, node.inputs[0]);
     let (lhs, rhs) = (cx.cast(acc, x), cx.cast(acc, w));
@@ -126,7 +162,7 @@ fn build_product(
     let out_at = output_at(cx, g, &at);
     let stores = finish(cx, node.outputs[0], out_at, sum, epilogue);
     let dtype = cx.ty(node.inputs[0]).dtype;
-    Product { batch: &g.groups, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, dtype, stores }.finish(cx)
+    Product { batch: &batch, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, dtype, stores }.finish(cx)
 }
 
 fn build_row(
@@ -143,10 +179,17 @@ fn build_row(
     let position = cx.axes(0, &outer);
     let k = cx.axes(outer.len(), &summed);
     let per_group = cx.ix.dim(&g.out_per_group);
+    let (mut spatial, mut phase) = (vec![], vec![]);
+    for (&y, &s) in position[2..].iter().zip(&g.phases) {
+        let s = cx.ix.int(s);
+        spatial.push(cx.ix.div(y, s));
+        phase.push(cx.ix.rem(y, s));
+    }
     let at = At {
         group: cx.ix.div(position[1], per_group),
         image: position[0],
-        spatial: position[2..].to_vec(),
+        spatial,
+        phase,
         out_channel: cx.ix.rem(position[1], per_group),
         in_channel: k[0],
         taps: k[1..].to_vec(),
@@ -163,7 +206,11 @@ fn build_row(
 fn output_at(cx: &mut Ctx<'_>, g: &Geometry, at: &At) -> Vec<ExprId> {
     let channel = in_group(cx, at.group, &g.out_per_group, at.out_channel);
     let mut out = vec![at.image, channel];
-    out.extend(&at.spatial);
+    for ((&q, &r), &s) in at.spatial.iter().zip(&at.phase).zip(&g.phases) {
+        let s = cx.ix.int(s);
+        let start = cx.ix.mul(q, s);
+        out.push(cx.ix.add(start, r));
+    }
     out
 }
 
@@ -201,8 +248,15 @@ fn transposed_elements(cx: &mut Ctx<'_>, node: &Node, window: &Window, g: &Geome
     let x = node.inputs[0];
     let mut x_at = vec![at.image, in_group(cx, at.group, &g.in_per_group, at.in_channel)];
     let mut hits = cx.ix.exprs.bool(true);
-    for (i, (&y, &tap)) in at.spatial.iter().zip(&at.taps).enumerate() {
-        let (coord, hit) = source_coord(cx, y, tap, window, i);
+    let mut taps = at.taps.clone();
+    for (i, (&y, tap)) in at.spatial.iter().zip(&mut taps).enumerate() {
+        let (coord, hit) = if g.has_phases() {
+            let (coord, all) = phase_coord(cx, (y, at.phase[i]), *tap, window, i);
+            *tap = all;
+            (coord, cx.ix.exprs.bool(true))
+        } else {
+            source_coord(cx, y, *tap, window, i)
+        };
         hits = cx.ix.and(hits, hit);
         x_at.push(coord);
     }
@@ -210,9 +264,21 @@ fn transposed_elements(cx: &mut Ctx<'_>, node: &Node, window: &Window, g: &Geome
     let value = cx.at_or(x, &x_at, zero);
     let value = cx.ix.select(hits, value, zero);
     let mut w_at = vec![in_group(cx, at.group, &g.in_per_group, at.in_channel), at.out_channel];
-    w_at.extend(&at.taps);
+    w_at.extend(&taps);
     let w = cx.at(node.inputs[1], &w_at);
     (value, w)
+}
+
+/// Output `q·stride + r` is reached by taps `t = (r + padding) mod stride + stride·j`, from input `q + (r + padding) / stride − j`: that
+/// input and `t`.
+fn phase_coord(cx: &mut Ctx<'_>, (q, r): (ExprId, ExprId), j: ExprId, window: &Window, i: usize) -> (ExprId, ExprId) {
+    let [stride, padding, dilation] = [window.stride[i], window.padding[i], window.dilation[i]].map(|v| cx.ix.int(v));
+    let shifted = cx.ix.add(r, padding);
+    let (ahead, first) = (cx.ix.div(shifted, stride), cx.ix.rem(shifted, stride));
+    let from = cx.ix.add(q, ahead);
+    // One of stride and dilation is 1.
+    let (further, reach) = (cx.ix.mul(j, stride), cx.ix.mul(j, dilation));
+    (cx.ix.sub(from, reach), cx.ix.add(first, further))
 }
 
 fn source_coord(cx: &mut Ctx<'_>, y: ExprId, tap: ExprId, window: &Window, i: usize) -> (ExprId, ExprId) {
