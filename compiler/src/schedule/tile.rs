@@ -324,6 +324,9 @@ pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
 }
 
 #[cfg(test)]
+mod picks;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::find;
