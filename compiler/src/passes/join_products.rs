@@ -42,7 +42,8 @@ use super::constants::known_value;
 use super::drop_dead::compact;
 use super::{Cx, Pass};
 use crate::ir::op::{Body, Literal, WeightRef};
-use crate::ir::{Builder, Dim, Graph, Node, NodeId, Op, TensorType, ValueId};
+use crate::ir::{Builder, DType, Dim, Graph, Node, NodeId, Op, TensorType, ValueId};
+use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, Expr, Exprs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,17 +74,27 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
     patches
 }
 
-/// A product with a weight, and its bias.
+/// A product with a weight, and its bias. Of halves it may be spelt out in f32: both operands widened, the result rounded.
 #[derive(Debug, Clone)]
 struct Member {
     product: NodeId,
+    /// The left operand, before it is widened.
+    operand: ValueId,
     weight: ValueId,
     stored: WeightRef,
     columns: i64,
     /// The value added to every row, and the sum.
     bias: Option<(ValueId, ValueId)>,
-    /// The result: the sum, or the product.
-    result: ValueId,
+    /// It is spelt out in f32.
+    spelt: bool,
+    /// What it computes: product, sum, rounded sum. Readers see the last.
+    values: Vec<ValueId>,
+}
+
+impl Member {
+    fn result(&self) -> ValueId {
+        *self.values.last().expect("the product at least")
+    }
 }
 
 struct Finder<'a> {
@@ -110,10 +121,9 @@ impl<'a> Finder<'a> {
         let mut met: BTreeMap<ValueId, BTreeSet<NodeId>> = BTreeMap::new();
         for i in 0..self.graph.nodes.len() as u32 {
             let Some(member) = self.member(NodeId(i)) else { continue };
-            let operand = self.graph.node(member.product).inputs[0];
-            let Some(reached) = self.pointwise_readers(member.result) else { continue };
-            let met = met.entry(operand).or_default();
-            let members = out.entry(operand).or_default();
+            let Some(reached) = self.pointwise_readers(member.result()) else { continue };
+            let met = met.entry(member.operand).or_default();
+            let members = out.entry(member.operand).or_default();
             let columns: i64 = members.iter().map(|m| m.columns).sum();
             if met.is_disjoint(&reached) && columns + member.columns <= MAX_COLUMNS {
                 met.extend(reached);
@@ -127,19 +137,50 @@ impl<'a> Finder<'a> {
         let graph = self.graph;
         let node = graph.node(id);
         let (Op::Matmul, [a, b]) = (&node.op, &node.inputs[..]) else { return None };
-        let weight = *graph.def(*b).inputs.first()?;
-        let turned = matches!(&graph.def(*b).op, Op::Permute(p) if *p == [1, 0]);
+        let operand = self.narrow(*a).unwrap_or(*a);
+        let spelt = operand != *a;
+        let turned = if spelt { self.narrow(*b)? } else { *b };
+        let weight = *graph.def(turned).inputs.first()?;
         let Op::Weight(stored) = &graph.def(weight).op else { return None };
-        let plain = turned && graph.ty(*a).rank() == 2;
+        let permuted = matches!(&graph.def(turned).op, Op::Permute(p) if *p == [1, 0]);
         let columns = graph.ty(weight).shape[0].as_const()?;
-        let alone = [*b, weight].iter().all(|v| self.users[v.0 as usize].len() == 1);
-        if !plain || !alone || columns % ALIGNED_COLUMNS != 0 {
+        let alone = [*b, turned, weight].iter().all(|v| self.users[v.0 as usize].len() == 1);
+        if !permuted || !alone || graph.ty(*a).rank() != 2 || columns % ALIGNED_COLUMNS != 0 {
             return None;
         }
         let product = node.outputs[0];
+        let mut values = vec![product];
         let bias = self.bias(product);
-        let result = bias.map_or(product, |(_, sum)| sum);
-        Some(Member { product: id, weight, stored: stored.clone(), columns, bias, result })
+        values.extend(bias.map(|(_, sum)| sum));
+        if spelt {
+            values.push(self.rounded(*values.last()?, graph.ty(operand).dtype)?);
+        }
+        let (stored, columns) = (stored.clone(), columns);
+        Some(Member { product: id, operand, weight, stored, columns, bias, spelt, values })
+    }
+
+    /// What a value is the widened form of.
+    fn narrow(&self, v: ValueId) -> Option<ValueId> {
+        let node = self.graph.def(v);
+        let (Op::Map(body), [x]) = (&node.op, &node.inputs[..]) else { return None };
+        let half = self.graph.ty(*x).dtype;
+        let same = match *body.exprs.get(body.root) {
+            Expr::Arg(..) => true,
+            Expr::Round(dtype, a) => dtype == half && matches!(body.exprs.get(a), Expr::Arg(..)),
+            _ => false,
+        };
+        let widens = matches!(half, DType::F16 | DType::BF16) && self.graph.ty(v).dtype == DType::F32;
+        (same && widens).then_some(*x)
+    }
+
+    /// A value rounded to a half type, if that is all that reads it.
+    fn rounded(&self, v: ValueId, half: DType) -> Option<ValueId> {
+        let [user] = self.users[v.0 as usize][..] else { return None };
+        let node = self.graph.node(user);
+        let Op::Map(body) = &node.op else { return None };
+        let Expr::Round(dtype, a) = *body.exprs.get(body.root) else { return None };
+        let only = dtype == half && matches!(body.exprs.get(a), Expr::Arg(..)) && !self.is_root[v.0 as usize];
+        (only && self.graph.ty(node.outputs[0]).dtype == half).then(|| node.outputs[0])
     }
 
     /// `product + row`, if that is all that reads the product.
@@ -184,21 +225,27 @@ impl<'a> Finder<'a> {
 /// Members of one joined product.
 struct Group {
     members: Vec<Member>,
-    /// Their biases in a row, and the type of the sum.
-    bias: Option<(Literal, TensorType)>,
+    /// Spelt out in f32, as one of them is.
+    spelt: bool,
+    /// Their biases in a row, and the element type of the sum.
+    bias: Option<(Literal, DType)>,
 }
 
 impl Group {
     /// None where biases are of different types, or not known.
     fn new(graph: &Graph, cx: &Cx<'_>, members: Vec<Member>) -> Option<Group> {
+        let spelt = members.iter().any(|m| m.spelt);
         let columns: i64 = members.iter().map(|m| m.columns).sum();
-        let rows: Vec<(ValueId, ValueId)> = members.iter().filter_map(|m| m.bias).collect();
-        let Some(&(first, sum)) = rows.first() else { return Some(Group { members, bias: None }) };
+        let biased: Vec<(&Member, ValueId, ValueId)> =
+            members.iter().filter_map(|m| m.bias.map(|(row, sum)| (m, row, sum))).collect();
+        let Some(&(_, first, sum)) = biased.first() else { return Some(Group { members, spelt, bias: None }) };
         let (dtype, sum) = (graph.ty(first).dtype, graph.ty(sum).dtype);
-        let alike = rows.iter().all(|&(row, s)| graph.ty(row).dtype == dtype && graph.ty(s).dtype == sum);
-        let product = graph.ty(graph.node(members[0].product).outputs[0]);
-        // A product without a bias must have the type of the sums.
-        if !alike || (rows.len() < members.len() && product.dtype != sum) {
+        let alike = biased
+            .iter()
+            .all(|&(m, row, s)| graph.ty(row).dtype == dtype && graph.ty(s).dtype == sum && m.spelt == spelt);
+        // A product without a bias must have the type of the sums, or come to it by rounding.
+        let plain = members.iter().all(|m| m.bias.is_some() || spelt || graph.ty(m.values[0]).dtype == sum);
+        if !alike || !plain {
             return None;
         }
         let mut bytes = vec![];
@@ -209,19 +256,14 @@ impl Group {
             }
         }
         let ty = TensorType::fixed(dtype, &[1, columns]);
-        let sum = TensorType::new(sum, vec![product.shape[0].clone(), Dim::from(columns)]);
-        Some(Group { members, bias: Some((Literal { ty, bytes: Arc::new(bytes) }, sum)) })
+        Some(Group { members, spelt, bias: Some((Literal { ty, bytes: Arc::new(bytes) }, sum)) })
     }
 }
 
 /// Puts each joined product where the first of its members was.
 fn replace(graph: &mut Graph, groups: Vec<Group>) {
     let mut at: BTreeMap<NodeId, Group> = groups.into_iter().map(|g| (g.members[0].product, g)).collect();
-    let mut gone: BTreeSet<ValueId> = BTreeSet::new();
-    for m in at.values().flat_map(|g| &g.members) {
-        gone.insert(graph.node(m.product).outputs[0]);
-        gone.extend(m.bias.map(|(_, sum)| sum));
-    }
+    let gone: BTreeSet<ValueId> = at.values().flat_map(|g| &g.members).flat_map(|m| m.values.clone()).collect();
     let nodes = std::mem::take(&mut graph.nodes);
     let mut b = Builder::resume(std::mem::take(graph));
     for (i, node) in nodes.into_iter().enumerate() {
@@ -251,20 +293,36 @@ fn join(b: &mut Builder, first: &Node, group: &Group) {
     let ty = b.ty(group.members[0].weight).clone();
     let ty = TensorType::new(ty.dtype, vec![Dim::from(columns), ty.shape[1].clone()]);
     let weight = b.push(Op::Weight(joined), vec![], vec![ty])[0];
-    let turned = b.add1(Op::Permute(vec![1, 0]), vec![weight]).expect("a matrix");
-    let mut result = b.add1(Op::Matmul, vec![first.inputs[0], turned]).expect("the sizes of the members");
-    if let Some((lit, ty)) = &group.bias {
+    let mut operands = [group.members[0].operand, b.add1(Op::Permute(vec![1, 0]), vec![weight]).expect("a matrix")];
+    if group.spelt {
+        operands = operands.map(|v| cast(b, v, DType::F32));
+    }
+    let mut result = b.add1(Op::Matmul, operands.to_vec()).expect("the sizes of the members");
+    if let Some((lit, dtype)) = &group.bias {
         let row = b.push(Op::Const(lit.clone()), vec![], vec![lit.ty.clone()])[0];
         let mut exprs = Exprs::new();
-        let (x, y) = (exprs.arg(0, ty.dtype.ty()), exprs.arg(1, lit.ty.dtype.ty()));
+        let (x, y) = (exprs.arg(0, dtype.ty()), exprs.arg(1, lit.ty.dtype.ty()));
         let root = exprs.bin(Binary::Add, x, y);
-        result = b.map(Body { exprs, root, syms: vec![] }, vec![result, row], ty.clone()).expect("a sum of rows");
+        let ty = TensorType::new(*dtype, b.ty(result).shape.clone());
+        result = b.map(Body { exprs, root, syms: vec![] }, vec![result, row], ty).expect("a sum of rows");
+    }
+    if group.spelt {
+        result = cast(b, result, b.ty(group.members[0].result()).dtype);
     }
     let mut start = 0;
     for m in &group.members {
         let (len, step) = (Dim::from(m.columns), 1);
         let op = Op::Slice { dim: 1, start: Dim::from(start), len, step };
-        push(b, Node { op, inputs: vec![result], outputs: vec![m.result], origin: first.origin });
+        push(b, Node { op, inputs: vec![result], outputs: vec![m.result()], origin: first.origin });
         start += m.columns;
     }
+}
+
+/// A widened or rounded value.
+fn cast(b: &mut Builder, v: ValueId, dtype: DType) -> ValueId {
+    let mut exprs = Exprs::new();
+    let arg = exprs.arg(0, Ty::F32);
+    let root = if dtype == DType::F32 { arg } else { exprs.add(Expr::Round(dtype, arg)) };
+    let ty = TensorType::new(dtype, b.ty(v).shape.clone());
+    b.map(Body { exprs, root, syms: vec![] }, vec![v], ty).expect("a map of one operand")
 }

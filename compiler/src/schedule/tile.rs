@@ -5,6 +5,10 @@ mod attention;
 pub use attention::{Heads, attention};
 
 use super::tiled;
+mod predicted;
+
+pub use predicted::predicted;
+
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
@@ -322,9 +326,6 @@ pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
     (n / 4).next_power_of_two().clamp(32.min(most), most)
 }
-
-#[cfg(test)]
-mod picks;
 
 #[cfg(test)]
 mod tests {

@@ -2,8 +2,10 @@
 //! stand at a cliff: a little larger or smaller in some direction, an element is predicted to take much longer. Those are pinned too, so
 //! that none comes unseen. `docs/benchmarks/cliffs.py` measures the same on a device.
 
-use super::*;
-use crate::device::find;
+use jvc::device::{DeviceProfile, find};
+use jvc::schedule::tile::{Problem, matmul, predicted};
+use jvc_kernels::dtype::{DType, Ty};
+use jvc_kernels::spec::Staging;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -41,13 +43,16 @@ const SHAPES: [(u32, u32, u32, bool, &str); 26] = [
 
 fn problem(m: f64, n: f64, k: f64, half: bool, gathers: bool) -> Problem {
     let half = half.then_some(DType::F16);
-    Problem { batch: 1.0, m, n, k, acc: Ty::F32, half, gathers: gathers && half.is_some() }
+    let (gathers, line) = (gathers && half.is_some(), if gathers { 3.0 } else { k });
+    Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half, gathers }
 }
 
 fn text(staging: Staging, wg: u32) -> String {
     match staging {
         Staging::Registers { rows, cols } => format!("registers {rows}x{cols}, {wg} invocations"),
-        Staging::Shared { bm, bn, bk, rows, cols } => format!("shared {bm}x{bn}x{bk} by {rows}x{cols}, {wg}"),
+        Staging::Shared { bm, bn, bk, rows, cols, buffers } => {
+            format!("shared {bm}x{bn}x{bk} by {rows}x{cols}, {buffers} buffers, {wg}")
+        }
         Staging::Coop(c) => format!("cooperative {}x{}x{} by {}x{} subgroups", c.bm, c.bn, c.bk, c.warps.0, c.warps.1),
         Staging::Gemv { threads_per_dot, cols } => format!("dots by {threads_per_dot}, {cols} columns, {wg}"),
     }
@@ -63,7 +68,7 @@ fn table() -> String {
                 let (staging, wg, _) =
                     matmul(&device, &problem(f64::from(m), f64::from(n), f64::from(k), half, gathers));
                 let size = format!("{m}x{n}x{k}");
-                writeln!(out, "  {size:17} {:44} ; {what}", text(staging, wg)).expect("a string");
+                writeln!(out, "  {size:17} {:48} ; {what}", text(staging, wg)).expect("a string");
             }
         }
     }
@@ -88,28 +93,6 @@ fn tiles_and_cliffs_are_those_on_file() {
     }
     let lines = got.lines().zip(want.lines()).filter(|(g, w)| g != w).map(|(g, w)| format!("-{w}\n+{g}\n"));
     panic!("{} differs (JVC_BLESS=1 rewrites it):\n{}", path.display(), lines.collect::<String>());
-}
-
-/// Predicted time of a product with the tile chosen for it, in no unit: tiles that a unit runs one after another, each the time of its
-/// outputs, its edges and its depth.
-fn predicted(device: &DeviceProfile, p: &Problem) -> f64 {
-    match matmul(device, p).0 {
-        Staging::Coop(c) => {
-            let tile =
-                COOP_TILES.iter().chain([&COOP_SMALL]).find(|t| t.size == (c.bm, c.bn, c.bk) && t.warps == c.warps);
-            coop_cost(device, p, tile.expect("a tile of the list"))
-        }
-        Staging::Shared { bm, bn, bk, .. } => tiled(device, p, [bm, bn, bk].map(f64::from)),
-        Staging::Registers { rows, cols } => tiled(device, p, [f64::from(16 * rows), f64::from(16 * cols), 1.0]),
-        Staging::Gemv { .. } => p.batch * p.m * p.n * p.k,
-    }
-}
-
-fn tiled(device: &DeviceProfile, p: &Problem, [bm, bn, bk]: [f64; 3]) -> f64 {
-    // Several workgroups share a unit: what counts is the work of the fullest one, not whole rounds of large tiles.
-    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
-    let per_unit = (tiles / f64::from(device.rates.n_units)).ceil();
-    per_unit * (bm * bn + COOP_EDGE * (bm + bn)) * (p.k / bk).ceil() * bk
 }
 
 /// How far a neighbour is, and how much longer an element of it may take.
