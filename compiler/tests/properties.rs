@@ -107,13 +107,13 @@ proptest! {
     fn the_pipeline_keeps_what_the_graph_computes(seed: u64, n in 0usize..40) {
         let mut g = random_graph(seed, n);
         let options = Options { check_semantics: true, ..Options::default() };
-        run(&mut g, &weight, &options).unwrap_or_else(|e| panic!("{e}"));
+        run(&mut g, &weight, &options, None).unwrap_or_else(|e| panic!("{e}"));
     }
 
     #[test]
     fn attributes_keep_their_bits(eps in 1e-30f64..1.0, scale in -4.0f64..4.0, correction in -1.0f64..1.0) {
         let mut g = attributed(eps, scale, correction);
-        run(&mut g, &weight, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+        run(&mut g, &weight, &Options::default(), None).unwrap_or_else(|e| panic!("{e}"));
         let ops: Vec<Op> = parse(&print(&g)).expect("parses back").nodes.into_iter().map(|n| n.op).collect();
         let found = |wanted: Op| ops.iter().any(|op| format!("{op:?}") == format!("{wanted:?}"));
         let ok = found(Op::Norm { dims: vec![3], eps, rms: false })
@@ -128,11 +128,11 @@ fn bisection_stops_after_so_many_patches_and_unknown_passes_are_errors() {
     let patches = |limit| {
         let mut g = random_graph(5, 40);
         let options = Options { bisect: Some(limit), ..Options::default() };
-        run(&mut g, &weight, &options).expect("runs").applied.iter().map(|a| a.patches).sum::<u32>()
+        run(&mut g, &weight, &options, None).expect("runs").applied.iter().map(|a| a.patches).sum::<u32>()
     };
     assert!(patches(u32::MAX) > 5, "the graph has something to rewrite");
     assert_eq!(patches(0), 0);
     let options = Options { skip: vec!["fold_cosntants".into()], ..Options::default() };
-    let e = run(&mut random_graph(5, 3), &weight, &options).expect_err("a misspelled name");
+    let e = run(&mut random_graph(5, 3), &weight, &options, None).expect_err("a misspelled name");
     assert!(e.to_string().contains("fold_constants"), "{e}");
 }
