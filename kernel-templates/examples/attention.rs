@@ -1,6 +1,6 @@
 //! Checks and times attention kernels on the GPU at hand.
 //!
-//! `attention [f16|bf16|f32] [BxQxKxE[:causal|:bias] …] [--tiles coop:ROWS:WARPS:KEYS[a][d] | tiled:ROWS:COLS:ACROSS:WG[a] | stream:WG:KEYS:LANES …]`: B heads in all, Q queries,
+//! `attention [f16|bf16|f32] [BxQxKxE[:causal|:bias] …] [--tiles coop:ROWS:WARPS:KEYS[a][d] | tiled:ROWS:COLS:ACROSS:WG:UNROLL | stream:WG:KEYS:LANES …]`: B heads in all, Q queries,
 //! K keys, E channels; shapes default to those of the models. Prints per shape the time to create all pipelines, and per tile the largest and the RMS error
 //! against the streaming kernel with f32 results, time with a barrier after each (median, least, most) and the rate. Exit code 1 when a result is wrong.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
@@ -10,7 +10,7 @@ use jvc_kernels::expr::{Binary, ExprId, Exprs};
 use jvc_kernels::host::{HostBuffer, Memory};
 use jvc_kernels::spec::{
     Access, AttentionSpec, AttentionStaging, CoopAttention, Extent, Grid, Interface, InterfaceForm, Kernel, KernelSpec,
-    MAX_GRID_X, MapSpec, Operand, Store, TiledAttention,
+    Left, MAX_GRID_X, MapSpec, Operand, Store, TiledAttention,
 };
 use jvc_runtime::{
     Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
@@ -155,6 +155,9 @@ const FILLS: [usize; 4] = [0, 1, 2, 4];
 const REFERENCE: usize = 4;
 const FIRST_TILE: usize = 5;
 
+/// Results that are compared, evenly spread, at most.
+const SAMPLES: usize = 200_000;
+
 impl Bench {
     fn new(gpu: &Gpu, elem: DType, s: Shape, tiles: &[(AttentionStaging, u32)]) -> Result<Bench, String> {
         let (q, k) = (s.batch * s.queries * s.dim, s.batch * s.keys * s.dim);
@@ -215,7 +218,8 @@ impl Bench {
         let mut held = HostBuffer::zeros(dtype, Storage::Native, self.outputs);
         let arena = session.buffer(0, Base::Arena(0)).expect("the entry has an arena");
         arena.read(self.places[place], &mut held.bytes)?;
-        Ok((0..self.outputs).map(|i| held.load(i).to_f64()).collect())
+        let step = self.outputs / SAMPLES + 1;
+        Ok((0..self.outputs).step_by(step).map(|i| held.load(i).to_f64()).collect())
     }
 
     /// Largest and RMS error of a tile's kernel.
@@ -224,7 +228,7 @@ impl Bench {
         let worst = |worst: f64, d: f64| if d.is_nan() { f64::INFINITY } else { worst.max(d) };
         let largest = have.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, worst);
         let squares: f64 = have.iter().zip(want).map(|(a, b)| (a - b) * (a - b)).sum();
-        Ok((largest, (squares / self.outputs as f64).sqrt()))
+        Ok((largest, (squares / want.len() as f64).sqrt()))
     }
 
     /// Seconds of one: what more of them add to a run, medians of several runs in turn; and the largest and smallest of those.
@@ -279,8 +283,8 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(AttentionStaging, u32)> {
     match parts[0] {
         "stream" => Some((AttentionStaging::Stream { block_keys: number(2)?, lanes: number(3)? }, number(1)?)),
         "tiled" => {
-            let (rows, cols, across, ahead) = (number(1)?, number(2)?, number(3)?, text.ends_with('a'));
-            Some((AttentionStaging::Tiled(TiledAttention { rows, cols, across, ahead }), number(4)?))
+            let (rows, cols, across, unroll) = (number(1)?, number(2)?, number(3)?, number(5)?);
+            Some((AttentionStaging::Tiled(TiledAttention { rows, cols, across, unroll }), number(4)?))
         }
         "coop" => {
             let info = gpu.info();
@@ -288,10 +292,11 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(AttentionStaging, u32)> {
                 s.operand == elem.name() && s.accumulator == "f32" && s.n == s.k
             };
             let found = info.cooperative.iter().filter(fits).max_by_key(|s| s.m * s.n * s.k)?;
-            let (direct, ahead) = (parts[3].contains('d'), parts[3].contains('a'));
+            let left = if parts[3].contains('d') { Left::Components } else { Left::Memory };
+            let ahead = parts[3].contains('a');
             let (subgroup, frag) = (info.subgroup, (found.m, found.n, found.k));
             let (rows, warps, block_keys) = (number(1)?, number(2)?, number(3)?);
-            let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys, direct, ahead };
+            let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left, ahead };
             Some((AttentionStaging::Coop(c), warps * subgroup))
         }
         _ => None,

@@ -316,8 +316,20 @@ pub struct TiledAttention {
     pub cols: u32,
     /// Invocations that share queries, a divisor of `wg`.
     pub across: u32,
-    /// The next block is loaded to registers before the present one is used.
-    pub ahead: bool,
+    /// Turns of the inner loops that are laid out, where their number divides all of them.
+    pub unroll: u32,
+}
+
+/// How components of a sum become a left operand, of which a lane has as many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Left {
+    /// Through shared memory: right on every driver.
+    Memory,
+    /// As they are. The kernel sees for itself whether a lane has the same elements of both; where it has not, each output is computed alone:
+    /// slow, and right on every driver.
+    Components,
+    /// As `Components` where they differ: for tests of the slow way.
+    Differing,
 }
 
 /// Parameters of attention on cooperative matrices.
@@ -335,9 +347,8 @@ pub struct CoopAttention {
     pub rows: u32,
     /// Keys of a block in shared memory, a multiple of the fragment's.
     pub block_keys: u32,
-    /// A lane has as many elements of a left operand as of a sum. Where the kernel finds that they are the same elements, probabilities become
-    /// a left operand without passing through shared memory.
-    pub direct: bool,
+    /// How probabilities become a left operand.
+    pub left: Left,
     /// The next block is loaded to registers before the present one is used.
     pub ahead: bool,
 }

@@ -3,8 +3,8 @@
 use crate::dtype::{DType, Storage};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::spec::{
-    Access, AttentionSpec, AttentionStaging, Coop, CoopAttention, Extent, FftSpec, Interface, KernelSpec, MapSpec,
-    MatmulSpec, RecurrentSpec, RowSpec, ScanSpec, ScatterSpec, SortSpec, Staging, Store,
+    Access, AttentionSpec, AttentionStaging, Coop, CoopAttention, Extent, FftSpec, Interface, KernelSpec, Left,
+    MapSpec, MatmulSpec, RecurrentSpec, RowSpec, ScanSpec, ScatterSpec, SortSpec, Staging, Store,
 };
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -298,7 +298,12 @@ fn matmul(s: &MatmulSpec) -> String {
 
 fn coop_attention(c: &CoopAttention) -> String {
     let (frag, tile) = (format!("{}x{}x{}", c.frag.0, c.frag.1, c.frag.2), format!("{}x{}", c.rows, c.block_keys));
-    let flags = format!("{}{}", if c.direct { ":direct" } else { "" }, if c.ahead { ":ahead" } else { "" });
+    let left = match c.left {
+        Left::Memory => "",
+        Left::Components => ":direct",
+        Left::Differing => ":differing",
+    };
+    let flags = format!("{left}{}", if c.ahead { ":ahead" } else { "" });
     format!("coop:{tile}:{frag}:{}:{}:sg{}{flags}", c.warps, c.elem, c.subgroup)
 }
 
@@ -312,8 +317,7 @@ fn attention(s: &AttentionSpec) -> String {
         }
         AttentionStaging::Coop(c) => line.word(coop_attention(&c)).word(format_args!("wg{}", s.wg)),
         AttentionStaging::Tiled(t) => {
-            let ahead = if t.ahead { ":ahead" } else { "" };
-            let line = line.word(format_args!("tiled:{}x{}:{}{ahead}", t.rows, t.cols, t.across));
+            let line = line.word(format_args!("tiled:{}x{}:{}:{}", t.rows, t.cols, t.across, t.unroll));
             line.word(format_args!("wg{}", s.wg))
         }
     };

@@ -27,18 +27,31 @@ impl Asm {
             .collect()
     }
 
-    /// A matrix of type `ty`, of `elem`, from all its components (f32, rounded to it).
+    /// A matrix of type `ty`, of `elem`, from all its components, f32 that are not negative and are rounded to it. NaN may become anything.
     pub(crate) fn matrix_of(&mut self, ty: Id, elem: DType, components: &[Id]) -> Id {
         let element = self.element_type(elem);
         let zero = self.push(Op::Undef, ty, vec![]);
         (0u32..).zip(components).fold(zero, |matrix, (i, &component)| {
             let component = match elem {
                 DType::F32 => component,
+                DType::BF16 => {
+                    let component = self.nearest_bfloat16(component);
+                    self.push(Op::FConvert, element, vec![Operand::IdRef(component)])
+                }
                 _ => self.push(Op::FConvert, element, vec![Operand::IdRef(component)]),
             };
             let operands = vec![Operand::IdRef(component), Operand::IdRef(matrix), Operand::LiteralBit32(i)];
             self.push(Op::CompositeInsert, ty, operands)
         })
+    }
+
+    /// The nearest bfloat16 to a number that is not negative: drivers convert by cutting off as well as by rounding.
+    fn nearest_bfloat16(&mut self, value: Id) -> Id {
+        let bits = self.bitcast(St::U32, value);
+        let (half, mask) = (self.u32(0x8000), self.u32(0xffff_0000));
+        let bits = self.iadd(bits, half);
+        let bits = self.and(bits, mask);
+        self.bitcast(St::F32, bits)
     }
 
     /// A sum of zeros.

@@ -18,8 +18,8 @@ const fn stream(block_keys: u32, wg: u32, lanes: u32) -> Staged {
     (AttentionStaging::Stream { block_keys, lanes }, wg)
 }
 
-const fn tiled(rows: u32, cols: u32, across: u32, wg: u32, ahead: bool) -> Staged {
-    (AttentionStaging::Tiled(TiledAttention { rows, cols, across, ahead }), wg)
+const fn tiled(rows: u32, cols: u32, across: u32, wg: u32, unroll: u32) -> Staged {
+    (AttentionStaging::Tiled(TiledAttention { rows, cols, across, unroll }), wg)
 }
 
 const STAGED: [Staged; 9] = [
@@ -29,9 +29,9 @@ const STAGED: [Staged; 9] = [
     stream(32, 64, 4),
     stream(16, 64, 16),
     stream(12, 6, 3),
-    tiled(4, 4, 8, 64, true),
-    tiled(1, 2, 2, 8, false),
-    tiled(3, 4, 5, 15, true),
+    tiled(4, 4, 8, 64, 2),
+    tiled(1, 2, 2, 8, 1),
+    tiled(3, 4, 5, 15, 4),
 ];
 
 /// Every `step`-th of them; the others are for the next problems.

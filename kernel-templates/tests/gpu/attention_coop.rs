@@ -6,7 +6,7 @@ use crate::support::{Tolerance, check, gpu, limits};
 use jvc_kernels::dtype::DType;
 use jvc_kernels::eval::Value;
 use jvc_kernels::expr::Binary;
-use jvc_kernels::spec::{AttentionStaging, CoopAttention, Extent, InterfaceForm, KernelSpec};
+use jvc_kernels::spec::{AttentionStaging, CoopAttention, Extent, InterfaceForm, KernelSpec, Left};
 use jvc_kernels::{BuildError, Limits, build, constraints};
 use jvc_runtime::Gpu;
 
@@ -25,13 +25,18 @@ fn stagings(limits: &Limits, elem: DType) -> Vec<Staged> {
         eprintln!("SKIPPED {elem}: the device has no cooperative matrices of it");
         return vec![];
     };
-    let one = |warps, rows, blocks: u32, direct, ahead| {
+    let one = |warps, rows, blocks: u32, left, ahead| {
         let subgroup = limits.subgroup;
         let frag = (m, n, k);
-        let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys: blocks * n, direct, ahead };
+        let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys: blocks * n, left, ahead };
         (AttentionStaging::Coop(c), warps * subgroup)
     };
-    vec![one(1, 1, 1, false, false), one(1, 2, 2, true, true), one(3, 1, 2, true, false)]
+    vec![
+        one(1, 1, 1, Left::Memory, false),
+        one(1, 2, 2, Left::Components, true),
+        one(3, 1, 2, Left::Components, false),
+        one(2, 1, 1, Left::Differing, true),
+    ]
 }
 
 /// Every `step`-th staging from `first` on.
@@ -59,7 +64,7 @@ fn heads_and_lengths_of_any_size_match() {
     .enumerate()
     {
         for dtype in HALVES {
-            run_some(&gpu, &Problem { dtype, ..Problem::of(sizes, dims) }, i % 3, 3);
+            run_some(&gpu, &Problem { dtype, ..Problem::of(sizes, dims) }, i % 4, 4);
         }
     }
 }
@@ -71,8 +76,8 @@ fn masks_and_fully_hidden_rows_match() {
         for zero_masked_rows in [false, true] {
             let dtype = DType::F16;
             let plain = Problem::of([2, 19, 23], (8, 16));
-            let first = (i + usize::from(zero_masked_rows)) % 3;
-            run_some(&gpu, &Problem { mask, zero_masked_rows, dtype, ..plain }, first, 3);
+            let first = (i + 2 * usize::from(zero_masked_rows)) % 4;
+            run_some(&gpu, &Problem { mask, zero_masked_rows, dtype, ..plain }, first, 4);
         }
     }
 }
@@ -84,7 +89,7 @@ fn symbolic_sizes_match_from_one_module() {
     for symbols in [vec![1, 1, 1], vec![3, 34, 29], vec![2, 5, 0], vec![0, 5, 3], vec![2, 0, 3]] {
         let plain = Problem::of([1, 1, 1], (16, 8));
         let (batch, queries, keys, dtype, mask) = (s(0), s(1), s(2), DType::F16, Mask::Shown);
-        run_some(&gpu, &Problem { batch, queries, keys, mask, dtype, symbols, ..plain }, 1, 3);
+        run_some(&gpu, &Problem { batch, queries, keys, mask, dtype, symbols, ..plain }, 1, 2);
     }
 }
 
@@ -119,7 +124,16 @@ fn one_base_serves_scores_of_any_block() {
 
 fn any_coop(elem: DType) -> Staged {
     let frag = (16, 16, 16);
-    let c = CoopAttention { frag, elem, subgroup: 32, warps: 4, rows: 2, block_keys: 64, direct: true, ahead: true };
+    let c = CoopAttention {
+        frag,
+        elem,
+        subgroup: 32,
+        warps: 4,
+        rows: 2,
+        block_keys: 64,
+        left: Left::Components,
+        ahead: true,
+    };
     (AttentionStaging::Coop(c), 128)
 }
 

@@ -4,7 +4,7 @@ use super::{PORTABLE_WG, wg};
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::DType;
-use jvc_kernels::spec::{AttentionSpec, AttentionStaging, CoopAttention, TiledAttention};
+use jvc_kernels::spec::{AttentionSpec, AttentionStaging, CoopAttention, Left, TiledAttention};
 use jvc_kernels::templates::attention::{coop_fits, tiled_fits};
 
 /// An attention at its largest.
@@ -67,7 +67,7 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<CoopAttention,
     };
     let tile = |(rows, warps, block_keys): (u32, u32, u32)| {
         let subgroup = device.limits.subgroup_size;
-        CoopAttention { frag, elem, subgroup, warps, rows, block_keys, direct: true, ahead: true }
+        CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left: Left::Components, ahead: true }
     };
     let (rows, warps, _) = COOP_MANY;
     let groups = p.batch * (p.queries / f64::from(rows * warps * frag.0)).ceil();
@@ -83,8 +83,8 @@ fn tiled(device: &DeviceProfile, p: &Heads) -> Option<(AttentionStaging, u32)> {
     if p.queries < TILED_LEAST.0 || p.keys < TILED_LEAST.1 {
         return None;
     }
-    let tall = (TiledAttention { rows: 8, cols: 4, across: 8, ahead: false }, 64);
-    let square = (TiledAttention { rows: 4, cols: 4, across: 8, ahead: false }, 128);
+    let tall = (TiledAttention { rows: 8, cols: 4, across: 8, unroll: 2 }, 64);
+    let square = (TiledAttention { rows: 4, cols: 4, across: 8, unroll: 2 }, 128);
     let groups = p.batch * (p.queries / 64.0).ceil();
     let many = groups >= 3.0 * f64::from(device.rates.n_units);
     let candidates = if many { [tall, square] } else { [square, tall] };

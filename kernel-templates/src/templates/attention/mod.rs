@@ -4,7 +4,6 @@
 //! running maximum of a query's scores and what was summed with it: `l = l·exp(m − m') + Σ exp(s − m')`, and the output channels likewise.
 
 mod coop;
-mod coop_finish;
 mod softmax;
 mod stage;
 mod store;

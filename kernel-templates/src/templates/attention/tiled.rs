@@ -38,7 +38,12 @@ const SLACK: f32 = 2.0;
 pub(super) const MAX_REGISTERS: u32 = 160;
 
 pub(super) fn sizes_fit(t: &TiledAttention, wg: u32) -> bool {
-    t.rows > 0 && t.cols > 0 && t.across > 0 && wg.is_multiple_of(t.across) && (t.across * t.cols).is_multiple_of(BLOCK)
+    t.rows > 0
+        && t.cols > 0
+        && t.across > 0
+        && t.unroll > 0
+        && wg.is_multiple_of(t.across)
+        && (t.across * t.cols).is_multiple_of(BLOCK)
 }
 
 /// What an invocation keeps, roughly.
@@ -264,38 +269,24 @@ fn key_blocks(cx: &mut Emit<'_>, tile: &Tile<'_>, end: Id) -> State {
     let rows = tile.t.rows as usize;
     let (nothing, zero) = (cx.asm.f32(f32::MAX), cx.asm.f32(0.0));
     let n_outputs = rows * tile.channels.count() as usize;
-    let n_state = 2 * rows + n_outputs;
-    let mut initial =
-        State { shifts: vec![nothing; rows], sums: vec![zero; rows], outputs: vec![zero; n_outputs] }.all();
+    let initial = State { shifts: vec![nothing; rows], sums: vec![zero; rows], outputs: vec![zero; n_outputs] }.all();
     let (start, step) = (cx.asm.u32(0), cx.asm.u32(layout.keys));
     let load = |cx: &mut Emit<'_>, first: Id| {
         let mut loaded = key.load(cx, first);
         loaded.extend(value.load(cx, first));
         loaded
     };
-    let load_some = |cx: &mut Emit<'_>, first: Id| {
-        let zeros = cx.asm.zero_block();
-        let some = cx.asm.ult(first, end);
-        cx.if_then(some, &vec![zeros; key.loaded() + value.loaded()], |cx| load(cx, first))
-    };
-    if tile.t.ahead {
-        initial.extend(load_some(cx, start));
-    }
     let last = cx.loop_step((start, end, step), &initial, |cx, first, carried| {
-        let (state, ahead) = carried.split_at(n_state);
-        let loaded = if tile.t.ahead { ahead.to_vec() } else { load(cx, first) };
+        let loaded = load(cx, first);
         cx.asm.barrier();
+        let (slot, no) = (cx.asm.u32(0), cx.asm.u32(0));
         key.put(cx, tile.blocks, &loaded[..key.loaded()], first);
         value.put(cx, tile.blocks, &loaded[key.loaded()..], first);
-        let (slot, no) = (cx.asm.u32(0), cx.asm.u32(0));
         cx.asm.store_shared(tile.flag, slot, no);
         cx.asm.barrier();
-        let next = cx.asm.iadd(first, step);
-        let ahead = if tile.t.ahead { load_some(cx, next) } else { vec![] };
-        let state = block(cx, tile, first, State::from(state, rows));
-        [state.all(), ahead].concat()
+        block(cx, tile, first, State::from(carried, rows)).all()
     });
-    State::from(&last[..n_state], rows)
+    State::from(&last, rows)
 }
 
 /// One block of keys, from `first` on.
@@ -325,10 +316,10 @@ fn block(cx: &mut Emit<'_>, tile: &Tile<'_>, first: Id, state: State) -> State {
 fn dots(cx: &mut Emit<'_>, tile: &Tile<'_>) -> Vec<Id> {
     let (rows, cols) = (tile.t.rows, tile.t.cols);
     let zero = cx.asm.f32(0.0);
-    let count = cx.asm.u32(tile.spec.qk_dim.div_ceil(BLOCK));
+    let count = tile.spec.qk_dim.div_ceil(BLOCK);
     let query_starts: Vec<Id> = (0..rows).map(|i| tile.row_start(cx, i, tile.layout.key_pitch, 0)).collect();
     let key_starts: Vec<Id> = (0..cols).map(|j| tile.key_start(cx, j)).collect();
-    cx.loop_n(count, &vec![zero; (rows * cols) as usize], |cx, channel, acc| {
+    turns(cx, tile, count, &vec![zero; (rows * cols) as usize], |cx, channel, acc| {
         let mut fetch = |start: &Id| {
             let at = cx.asm.iadd(*start, channel);
             cx.asm.load_block_f32s(tile.blocks, at)
@@ -345,6 +336,25 @@ fn dots(cx: &mut Emit<'_>, tile: &Tile<'_>) -> Vec<Id> {
             }
         }
         next
+    })
+}
+
+/// `for i in 0..count`, as many turns at a time as are laid out and divide the count.
+fn turns<'s>(
+    cx: &mut Emit<'s>,
+    tile: &Tile<'_>,
+    count: u32,
+    initial: &[Id],
+    body: impl Fn(&mut Emit<'s>, Id, &[Id]) -> Vec<Id>,
+) -> Vec<Id> {
+    let at_once = (1..=tile.t.unroll).rev().find(|&u| count.is_multiple_of(u)).unwrap_or(1);
+    let (start, end, step) = (cx.asm.u32(0), cx.asm.u32(count), cx.asm.u32(at_once));
+    cx.loop_step((start, end, step), initial, |cx, first, carried| {
+        (0..at_once).fold(carried.to_vec(), |carried, i| {
+            let i = cx.asm.u32(i);
+            let at = cx.asm.iadd(first, i);
+            body(cx, at, &carried)
+        })
     })
 }
 
@@ -445,10 +455,9 @@ fn put_weights(cx: &mut Emit<'_>, tile: &Tile<'_>, weights: &[Id]) {
 /// `o + p · v`.
 fn add_values(cx: &mut Emit<'_>, tile: &Tile<'_>, outputs: &[Id]) -> Vec<Id> {
     let per_row = tile.channels.count() as usize;
-    let count = cx.asm.u32(tile.layout.keys / BLOCK);
     let starts: Vec<Id> =
         (0..tile.t.rows).map(|i| tile.row_start(cx, i, tile.layout.weight_pitch, tile.layout.key_base)).collect();
-    cx.loop_n(count, outputs, |cx, four, outputs| {
+    turns(cx, tile, tile.layout.keys / BLOCK, outputs, |cx, four, outputs| {
         let weights: Vec<[Id; 4]> = starts
             .iter()
             .map(|&start| {

@@ -1,11 +1,11 @@
 //! From output fragments to stores: they pass through shared memory, where rows and channels are known, are divided by the sums of their rows
 //! and meet the epilogue. Where all stores are proven to go to whole blocks, a lane stores [`GROUP`] outputs at once.
 
-use super::coop::{Flash, WORDS};
-use super::store::{store_group, stores_blocks};
-use super::{CHANNEL, QUERY};
+use super::{Flash, WORDS};
 use crate::asm::{Id, Lines};
 use crate::emit_expr::Emit;
+use crate::templates::attention::store::{store_group, stores_blocks};
+use crate::templates::attention::{CHANNEL, QUERY};
 use crate::wide_load::GROUP;
 
 /// Stores every output. `sums` are each lane's parts of the sums of its rows.
