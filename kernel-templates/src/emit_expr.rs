@@ -84,6 +84,11 @@ impl<'s> Emit<'s> {
         self.bind(k as u32, value);
     }
 
+    /// Gives a node a value in the current scope, which must bind all that the node depends on and no outer scope does.
+    pub(crate) fn know(&mut self, id: ExprId, value: Id) {
+        self.frame().memo.insert(id, value);
+    }
+
     /// The value of a bound axis.
     pub(crate) fn axis(&self, k: usize) -> Id {
         self.bound_value(k as u32)
@@ -454,7 +459,7 @@ struct Home {
 }
 
 /// Per node, the axes and arguments that it depends on.
-fn dependencies(exprs: &Exprs) -> Vec<Deps> {
+pub(crate) fn dependencies(exprs: &Exprs) -> Vec<Deps> {
     let mut deps: Vec<Deps> = Vec::with_capacity(exprs.len());
     for (id, node) in exprs.iter() {
         let own = match node {

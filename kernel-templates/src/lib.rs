@@ -15,6 +15,7 @@ mod check;
 mod compact;
 mod contiguity;
 mod emit_expr;
+mod emit_group;
 mod interval;
 mod math;
 mod reference;

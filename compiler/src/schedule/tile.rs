@@ -14,9 +14,9 @@ use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
-use jvc_kernels::spec::{Coop, KernelSpec, MatmulSpec, Staging};
+use jvc_kernels::spec::{Coop, KernelSpec, MapSpec, MatmulSpec, Staging};
 use jvc_kernels::templates::matmul::coop_fits;
-use jvc_kernels::templates::{scan, sort};
+use jvc_kernels::templates::{map, scan, sort};
 
 /// Invocations of a workgroup in the portable path.
 const PORTABLE_WG: u32 = 256;
@@ -99,6 +99,17 @@ pub fn map(device: &DeviceProfile, elems: f64) -> (u32, u32) {
     (wg(device, elems), 1)
 }
 
+/// Elements of an invocation where blocks of 16 bytes pay: on devices that have threads enough left, and for code that may be laid out so often.
+pub fn map_group(device: &DeviceProfile, elems: f64, spec: &MapSpec) -> Option<u32> {
+    let size = map::group_size(spec).filter(|_| !device.rates.cpu)?;
+    let roots: Vec<ExprId> = spec.stores.iter().map(|s| s.value).collect();
+    let enough = elems >= f64::from(device.rates.n_units) * 512.0 * f64::from(size);
+    (enough && spec.exprs.reachable(&roots).len() <= MOST_GROUPED_NODES).then_some(size)
+}
+
+/// Nodes of an expression that is laid out for every element of a group.
+const MOST_GROUPED_NODES: usize = 64;
+
 /// Workgroup size of kernels with one invocation a line.
 pub fn lines(device: &DeviceProfile, lines: f64) -> u32 {
     wg(device, lines)
@@ -113,7 +124,7 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
     // Few long rows want a whole workgroup each; many rows share one, so that each invocation still has a few elements.
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
     let mut threads = 32.min(most);
-    while threads < most && row_len / f64::from(threads) > 8.0 {
+    while threads < most && row_len / f64::from(threads) > 16.0 {
         threads *= 2;
     }
     (most.max(threads), threads)

@@ -8,15 +8,19 @@
 //! ```
 //!
 //! Traffic: each load and store once. Where the last axis is a multiple of `per_thread`, an invocation's elements share all
-//! coordinates but the last, and whatever depends on those only is computed once.
+//! coordinates but the last, and whatever depends on those only is computed once. Groups of [`GROUP`] are loaded and stored by blocks of 16 bytes
+//! where everything that moves along the last axis comes and goes in such blocks.
 
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
-use crate::emit_expr::Emit;
+use crate::emit_expr::{Emit, Kept};
+use crate::emit_group::Groups;
+use crate::expr::ExprId;
 use crate::host::{Memory, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::StoreTape;
 use crate::spec::{Extent, Grid, GridFactor, Kernel, MapSpec, Target};
 use crate::templates::kernel;
+use crate::wide_load::GROUP;
 
 /// Most elements that an invocation handles; the code of each is laid out.
 const MAX_PER_THREAD: u32 = 16;
@@ -70,6 +74,18 @@ fn whole_chunks(spec: &MapSpec) -> Option<Vec<Extent>> {
     }
 }
 
+/// Elements that an invocation best takes, where it can take them by whole blocks.
+pub fn group_size(spec: &MapSpec) -> Option<u32> {
+    groups(spec).map(|_| GROUP)
+}
+
+fn groups(spec: &MapSpec) -> Option<Groups> {
+    let axis = spec.domain.len().checked_sub(1)?;
+    let values = spec.stores.iter().flat_map(|s| [Some(s.value), s.guard]).flatten();
+    let roots: Vec<ExprId> = values.collect();
+    Groups::of((&spec.exprs, &spec.interface, &spec.domain), &roots, &spec.stores, axis)
+}
+
 /// One chunk of the last axis per invocation.
 fn emit_chunk(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id, chunked: &[Extent]) {
     cx.return_beyond(index, chunked);
@@ -80,6 +96,12 @@ fn emit_chunk(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id, chunked:
     }
     let per_thread = cx.asm.u32(spec.per_thread);
     let first = cx.asm.imul(chunk, per_thread);
+    if let Some(groups) = groups(spec).filter(|_| spec.per_thread == GROUP) {
+        let base = cx.keep_scope(None, |_| {});
+        let scopes = cx.group_scopes(&base, &groups, first);
+        let scopes: Vec<&Kept> = scopes.iter().collect();
+        return cx.store_group((&groups, &base, first), &scopes, &spec.stores, &spec.interface);
+    }
     for e in 0..spec.per_thread {
         cx.scope(|cx| {
             let e = cx.asm.u32(e);

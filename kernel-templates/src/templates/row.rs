@@ -10,12 +10,14 @@
 //!
 //! Traffic: inputs once per pass. With `threads_per_row` 1 an invocation walks its row alone, without shared memory: right for CPU drivers
 //! and for many short rows. With more, lanes take every `threads_per_row`-th position and meet in a tree of fixed shape, so
-//! results do not depend on timing.
+//! results do not depend on timing. Rows of few elements a lane are *held*: a lane's elements are loaded once, by blocks of 16 bytes where that is
+//! proven to be right, and what one stage computes of them (an exponential, a difference) the next one has.
 
 use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::dtype::Ty;
-use crate::emit_expr::Emit;
+use crate::emit_expr::{Emit, Kept};
+use crate::emit_group::Groups;
 use crate::eval::{Tape, Value};
 use crate::expr::ExprId;
 use crate::host::{Memory, Point, for_each_point};
@@ -24,6 +26,7 @@ use crate::reference::{StoreTape, beats, combine, identity};
 use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
 use crate::templates::combining::Accumulator;
 use crate::templates::kernel;
+use crate::wide_load::GROUP;
 use std::ops::Range;
 
 /// Whether a device can run it.
@@ -73,7 +76,7 @@ pub fn build(spec: &RowSpec, target: Target) -> Result<Kernel, BuildError> {
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
-    let walk = if spec.threads_per_row == 1 { Walk::alone(&mut cx, spec) } else { Walk::shared(&mut cx, spec) };
+    let mut walk = if spec.threads_per_row == 1 { Walk::alone(&mut cx, spec) } else { Walk::shared(&mut cx, spec) };
     for group in pass_groups(spec) {
         walk.pass(&mut cx, spec, group);
     }
@@ -144,7 +147,44 @@ enum Walk {
         total: Id,
         /// Arrays by type; the second of a type is for positions.
         arrays: Vec<(St, Shared)>,
+        /// The lane's elements, where they are held.
+        held: Option<Held>,
     },
+}
+
+/// Most elements of a lane that are held, and most nodes of expressions over all of them.
+const MOST_HELD: u32 = 32;
+const MOST_HELD_NODES: usize = 768;
+
+/// A lane's elements: what is known of each, where it stands in the row, and whether it is there (no word where it surely is).
+struct Held {
+    elements: Vec<(Kept, Id, Option<Id>)>,
+    /// Where elements come in groups: how, and where each group starts along the last axis.
+    groups: Option<(Groups, Vec<(Kept, Id)>)>,
+}
+
+/// Elements per lane of a row that is held, and how they come in groups.
+fn hold(spec: &RowSpec) -> Option<(u32, Option<Groups>)> {
+    let total: u32 =
+        spec.inner.iter().map(|e| if let Extent::Const(n) = e { Some(*n) } else { None }).product::<Option<u32>>()?;
+    let roots = all_roots(spec);
+    let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
+    let axis = extents.len().checked_sub(1).filter(|_| total > 0 && spec.threads_per_row > 1)?;
+    let values: Vec<ExprId> =
+        spec.stages.iter().map(|s| s.value).chain(spec.element_stores.iter().map(|s| s.value)).collect();
+    let groups = Groups::of((&spec.exprs, &spec.interface, &extents), &values, &spec.element_stores, axis);
+    let groups = groups.filter(|_| total / GROUP * 2 >= spec.threads_per_row);
+    let size = if groups.is_some() { GROUP } else { 1 };
+    let count = total.div_ceil(spec.threads_per_row * size) * size;
+    let nodes = spec.exprs.reachable(&roots).len() * count as usize;
+    (count <= MOST_HELD && nodes <= MOST_HELD_NODES).then_some((count, groups))
+}
+
+/// All that is evaluated at a position.
+fn all_roots(spec: &RowSpec) -> Vec<ExprId> {
+    let of = |s: &Store| [Some(s.index), Some(s.value), s.guard];
+    let stores = spec.element_stores.iter().flat_map(of).flatten();
+    spec.stages.iter().map(|s| s.value).chain(stores).collect()
 }
 
 impl Walk {
@@ -176,12 +216,13 @@ impl Walk {
         let row = cx.asm.select(valid, row, last);
         bind_all(cx, 0, row, &spec.outer);
         let total = cx.product(&spec.inner);
-        Walk::Shared { lane, first_slot, threads, valid, total, arrays }
+        let held = hold(spec).map(|(count, groups)| Held::load(cx, spec, (lane, total), count, groups));
+        Walk::Shared { lane, first_slot, threads, valid, total, arrays, held }
     }
 
     /// Visits the positions of this invocation: `body(position, carried)` with the inner axes bound.
     fn positions(
-        &self,
+        &mut self,
         cx: &mut Emit<'_>,
         spec: &RowSpec,
         roots: &[ExprId],
@@ -194,6 +235,7 @@ impl Walk {
                 let position = linear_position(cx, spec);
                 body(cx, position, carried)
             }),
+            Walk::Shared { held: Some(held), .. } => held.visit(cx, initial, body),
             Walk::Shared { lane, threads, total, .. } => {
                 cx.hoist(roots, spec.inner.iter().all(|e| matches!(e, Extent::Const(n) if *n > 0)));
                 let step = cx.asm.u32(*threads);
@@ -206,7 +248,7 @@ impl Walk {
     }
 
     /// Runs the stages of a group in one pass, and binds their results.
-    fn pass(&self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
+    fn pass(&mut self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
         let stages = &spec.stages[group.clone()];
         let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
         let accumulators: Vec<Accumulator> =
@@ -241,20 +283,24 @@ impl Walk {
         let mine = acc.arrays(arrays);
         acc.put(cx, &mine, slot, &state);
         cx.asm.barrier();
-        let mut width = threads / 2;
-        while width > 0 {
-            let width_id = cx.asm.u32(width);
-            let active = cx.asm.ult(*lane, width_id);
+        let mut left = *threads;
+        while left > 1 {
+            let ways = left.min(MEETING);
+            left /= ways;
+            let left_id = cx.asm.u32(left);
+            let active = cx.asm.ult(*lane, left_id);
             cx.if_then(active, &[], |cx| {
-                let a = acc.get(cx, &mine, slot);
-                let other = cx.asm.iadd(slot, width_id);
-                let b = acc.get(cx, &mine, other);
-                let merged = acc.merge(&mut cx.asm, &a, &b);
+                let first = acc.get(cx, &mine, slot);
+                let merged = (1..ways).fold(first, |merged, way| {
+                    let by = cx.asm.u32(way * left);
+                    let other = cx.asm.iadd(slot, by);
+                    let other = acc.get(cx, &mine, other);
+                    acc.merge(&mut cx.asm, &merged, &other)
+                });
                 acc.put(cx, &mine, slot, &merged);
                 vec![]
             });
             cx.asm.barrier();
-            width /= 2;
         }
         let result = acc.get(cx, &mine, *first_slot);
         cx.asm.barrier();
@@ -277,8 +323,13 @@ impl Walk {
         }
     }
 
-    fn element_stores(&self, cx: &mut Emit<'_>, spec: &RowSpec) {
+    fn element_stores(&mut self, cx: &mut Emit<'_>, spec: &RowSpec) {
         if spec.element_stores.is_empty() {
+            return;
+        }
+        if let Walk::Shared { valid, held: Some(held), .. } = self {
+            let valid = *valid;
+            cx.if_then(valid, &[], |cx| held.store(cx, spec));
             return;
         }
         let mut roots: Vec<ExprId> = vec![];
@@ -286,16 +337,94 @@ impl Walk {
             roots.extend([s.index, s.value]);
             roots.extend(s.guard);
         }
-        let all = |cx: &mut Emit<'_>| {
+        let valid = if let Walk::Shared { valid, .. } = self { Some(*valid) } else { None };
+        let mut all = |cx: &mut Emit<'_>| {
             self.positions(cx, spec, &roots, &[], &mut |cx, _, _| {
                 cx.stores(&spec.element_stores);
                 vec![]
             })
         };
-        match self {
-            Walk::Alone => all(cx),
-            Walk::Shared { valid, .. } => cx.if_then(*valid, &[], |cx| all(cx)),
+        match valid {
+            None => all(cx),
+            Some(valid) => cx.if_then(valid, &[], |cx| all(cx)),
         };
+    }
+}
+
+/// Partial results that one lane merges between two barriers.
+const MEETING: u32 = 8;
+
+impl Held {
+    /// Loads a lane's `count` elements. Those beyond the row repeat its last ones, and do not count.
+    fn load(cx: &mut Emit<'_>, spec: &RowSpec, (lane, total): (Id, Id), count: u32, groups: Option<Groups>) -> Held {
+        let threads = spec.threads_per_row;
+        let size = if groups.is_some() { GROUP } else { 1 };
+        let n: u32 = spec.inner.iter().map(|e| if let Extent::Const(n) = e { *n } else { 1 }).product();
+        let (size_id, first_axis) = (cx.asm.u32(size), spec.outer.len());
+        let last = cx.asm.isub(total, size_id);
+        let (mut elements, mut starts) = (vec![], vec![]);
+        for turn in 0..count / size {
+            let offset = cx.asm.u32(turn * threads);
+            let at = cx.asm.iadd(lane, offset);
+            let at = cx.asm.imul(at, size_id);
+            let covered = (turn + 1) * threads * size <= n;
+            let inside = (!covered).then(|| cx.asm.ult(at, total));
+            let at = inside.map_or(at, |inside| cx.asm.select(inside, at, last));
+            let coordinates = cx.coordinates(at, &spec.inner);
+            let Some(groups) = &groups else {
+                let scope = cx.keep_scope(None, |cx| bind_coordinates(cx, first_axis, &coordinates));
+                elements.push((scope, at, inside));
+                continue;
+            };
+            let (&start, outer) = coordinates.split_last().expect("groups lie along an axis");
+            let base = cx.keep_scope(None, |cx| bind_coordinates(cx, first_axis, outer));
+            let scopes = cx.group_scopes(&base, groups, start);
+            for (e, scope) in (0u32..).zip(scopes) {
+                let e = cx.asm.u32(e);
+                elements.push((scope, cx.asm.iadd(at, e), inside));
+            }
+            starts.push((base, start));
+        }
+        Held { elements, groups: groups.map(|g| (g, starts)) }
+    }
+
+    /// `body` at each element; what it computes stays known.
+    fn visit(&mut self, cx: &mut Emit<'_>, initial: &[Id], body: &mut PositionBody<'_>) -> Vec<Id> {
+        let mut carried = initial.to_vec();
+        for (scope, position, inside) in &mut self.elements {
+            let mut next = vec![];
+            *scope = cx.keep_scope(Some(scope), |cx| next = body(cx, *position, &carried));
+            if let Some(inside) = *inside {
+                next = next.iter().zip(&carried).map(|(&new, &old)| cx.asm.select(inside, new, old)).collect();
+            }
+            carried = next;
+        }
+        carried
+    }
+
+    fn store(&mut self, cx: &mut Emit<'_>, spec: &RowSpec) -> Vec<Id> {
+        let size = if self.groups.is_some() { GROUP as usize } else { 1 };
+        for (turn, elements) in self.elements.chunks(size).enumerate() {
+            let inside = elements[0].2.unwrap_or_else(|| cx.asm.bool(true));
+            cx.if_then(inside, &[], |cx| {
+                match &self.groups {
+                    Some((groups, starts)) => {
+                        let scopes: Vec<&Kept> = elements.iter().map(|(scope, ..)| scope).collect();
+                        let (base, start) = &starts[turn];
+                        cx.store_group((groups, base, *start), &scopes, &spec.element_stores, &spec.interface);
+                    }
+                    None => cx.within(&elements[0].0, |cx| cx.stores(&spec.element_stores)),
+                }
+                vec![]
+            });
+        }
+        vec![]
+    }
+}
+
+fn bind_coordinates(cx: &mut Emit<'_>, first: usize, coordinates: &[Id]) {
+    for (k, &c) in coordinates.iter().enumerate() {
+        cx.bind_axis(first + k, c);
     }
 }
 

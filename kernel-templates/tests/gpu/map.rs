@@ -109,6 +109,43 @@ fn domains_of_any_shape_are_covered_once_and_guards_hold() {
     }
 }
 
+/// `out[i, j] = x[i, j] · bias[j] + rows[i]`, in groups of eight along j by blocks of 16 bytes.
+#[test]
+fn groups_come_and_go_by_blocks() {
+    let Some(gpu) = gpu("groups") else { return };
+    let domain = [Extent::Const(5), Extent::Const(48)];
+    for (from, to) in
+        [(DType::F32, DType::F32), (DType::F16, DType::F32), (DType::BF16, DType::F16), (DType::F32, DType::BF16)]
+    {
+        let mut e = Exprs::new();
+        let index = row_major(&mut e, &[(0, domain[0]), (1, domain[1])]);
+        let (row, column) = (e.axis(0), e.axis(1));
+        let (x, bias, offset) =
+            (e.load(0, from, vec![index]), e.load(1, DType::F32, vec![column]), e.load(2, DType::F32, vec![row]));
+        let value = e.bin(Binary::Mul, x, bias);
+        let value = e.bin(Binary::Add, value, offset);
+        let operands = vec![
+            operand(from, Access::Read),
+            operand(DType::F32, Access::Read),
+            operand(DType::F32, Access::Read),
+            operand(to, Access::Write),
+        ];
+        let buffers = operands.iter().zip([240, 48, 5, 240]).map(|(o, n)| Random(n as u64).buffer(o, n)).collect();
+        let mut spec = MapSpec {
+            interface: interface(operands, false),
+            exprs: e,
+            domain: domain.to_vec(),
+            stores: vec![Store { operand: 3, index, value, guard: None }],
+            per_thread: 1,
+            wg: 32,
+        };
+        spec.per_thread = jvc_kernels::templates::map::group_size(&spec).expect("everything comes by blocks");
+        let memory = Memory { operands: buffers, symbols: vec![] };
+        let close = Tolerance { relative: if to == DType::F32 { 1e-6 } else { 8e-3 }, absolute: 1e-6 };
+        check(&gpu, &format!("groups {from} to {to}"), &KernelSpec::Map(spec), &memory, close);
+    }
+}
+
 /// `out[reversed coordinates] = in[coordinates] · (first axis + 1)` where the element's number is not 2 modulo 3.
 fn shaped(gpu: &jvc_runtime::Gpu, domain: &[Extent], per_thread: u32, wg: u32, symbols: &[u32]) {
     let mut e = Exprs::new();

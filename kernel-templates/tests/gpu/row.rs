@@ -29,6 +29,7 @@ fn shapes() -> Vec<(Vec<Extent>, Vec<Extent>)> {
     vec![
         (vec![c(5)], vec![c(1)]),
         (vec![c(37)], vec![c(13)]),
+        (vec![c(5)], vec![c(3), c(40)]),
         (vec![], vec![c(300)]),
         (vec![c(2), c(3)], vec![c(7), c(11)]),
         (vec![s(0), c(2)], vec![s(1)]),

@@ -13,7 +13,11 @@ fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
     let (wg, per_thread) = tile::map(cx.device, elems);
     let exprs = std::mem::take(&mut cx.ix.exprs);
     let flops = elems * exprs.len() as f64;
-    Lowered::new(KernelSpec::Map(MapSpec { interface: cx.interface(), exprs, domain, stores, per_thread, wg }), flops)
+    let mut spec = MapSpec { interface: cx.interface(), exprs, domain, stores, per_thread, wg };
+    if let Some(size) = tile::map_group(cx.device, elems, &spec) {
+        spec.per_thread = size;
+    }
+    Lowered::new(KernelSpec::Map(spec), flops)
 }
 
 pub(super) fn lower(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {

@@ -186,7 +186,7 @@ impl Dots<'_> {
         let shift = cx.asm.u32(size.trailing_zeros());
         let first = cx.asm.shl(group, shift);
         match side {
-            Side::Blocks(load, elem) => self.at_k(cx, first, |cx| wide_elements(cx, load, elem)),
+            Side::Blocks(load, elem) => self.at_k(cx, first, |cx| cx.load_group(load, elem)),
             Side::Single(root) => {
                 let each = |e| {
                     let e = cx.asm.u32(e);
@@ -278,28 +278,4 @@ impl Dots<'_> {
             vec![]
         });
     }
-}
-
-/// A group by loads of 16 bytes.
-fn wide_elements(cx: &mut Emit<'_>, load: WideLoad, elem: DType) -> Vec<Id> {
-    let index = cx.eval(load.index);
-    let per_block = 16 / elem.size_bytes();
-    let shift = cx.asm.u32(per_block.trailing_zeros());
-    let first = cx.asm.shr(index, shift);
-    let mut values = vec![];
-    for block in 0..GROUP / per_block {
-        let block = cx.asm.u32(block);
-        let at = cx.asm.iadd(first, block);
-        let block = cx.load_operand_block(load.operand, at);
-        for word in (0..4).map(|i| cx.asm.extract(block, i)).collect::<Vec<Id>>() {
-            if elem == DType::F32 {
-                values.push(cx.asm.bitcast(St::F32, word));
-            } else {
-                values.extend(cx.asm.unpack_halves(elem, word));
-            }
-        }
-    }
-    let Some(guard) = load.guard else { return values };
-    let (guard, zero) = (cx.eval(guard), cx.asm.f32(0.0));
-    values.into_iter().map(|v| cx.asm.select(guard, v, zero)).collect()
 }
