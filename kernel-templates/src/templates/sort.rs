@@ -7,6 +7,8 @@
 //!     for p in 0..len: stores(line, p, value(line, from[p]), from[p])
 //! ```
 //!
+//! Three distances of the network at a time are done on eight elements in registers, so that shared memory is passed through a third as often.
+//!
 //! Keys are integers whose order is that of the values: −0 and +0 have one key, NaN the largest. Equal keys are ordered by where they come from,
 //! so that the network, which is not stable by itself, gives the one stable order. Traffic: each input twice, each output once.
 
@@ -112,8 +114,7 @@ fn load_keys(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
             _ => cx.asm.u32(u32::MAX),
         };
         let key = cx.asm.select(inside, key, after_all);
-        cx.asm.store_shared(line.keys, i, key);
-        cx.asm.store_shared(line.from, i, i);
+        line.put(cx, i, (key, i));
         vec![]
     });
 }
@@ -146,21 +147,56 @@ fn key(cx: &mut Emit<'_>, spec: &SortSpec, value: Id) -> Id {
     if spec.descending { cx.asm.inot(ascending) } else { ascending }
 }
 
-/// All comparators of a bitonic network, those of one distance between two barriers.
+/// Elements that an invocation compares in registers.
+const OCTET: u32 = 8;
+
+impl Line {
+    /// Where an element lies: neighbours 8 and 16 apart, which [`octet`] takes at a time, must not share a bank.
+    fn slot(cx: &mut Emit<'_>, i: Id) -> Id {
+        let (five, banks) = (cx.asm.u32(5), cx.asm.u32(31));
+        let turn = cx.asm.shr(i, five);
+        let turn = cx.asm.and(turn, banks);
+        cx.asm.xor(i, turn)
+    }
+
+    fn get(&self, cx: &mut Emit<'_>, i: Id) -> (Id, Id) {
+        let slot = Line::slot(cx, i);
+        (cx.asm.load_shared(self.keys, slot), cx.asm.load_shared(self.from, slot))
+    }
+
+    fn put(&self, cx: &mut Emit<'_>, i: Id, (key, from): (Id, Id)) {
+        let slot = Line::slot(cx, i);
+        cx.asm.store_shared(self.keys, slot, key);
+        cx.asm.store_shared(self.from, slot, from);
+    }
+}
+
+/// All comparators of a bitonic network: those of one or of three distances between two barriers.
 fn network(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
-    let (levels, half) = (cx.asm.u32(spec.capacity.trailing_zeros()), cx.asm.u32(spec.capacity / 2));
-    let (one, two, wg) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(spec.wg));
+    let levels = cx.asm.u32(spec.capacity.trailing_zeros());
+    let (half, eighth) = (cx.asm.u32(spec.capacity / 2), cx.asm.u32(spec.capacity / OCTET));
+    let (one, two, three, wg) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(3), cx.asm.u32(spec.wg));
     let lane = cx.asm.local_index();
     cx.loop_n(levels, &[], |cx, level, _| {
         let block = cx.asm.shl(two, level);
         let steps = cx.asm.iadd(level, one);
-        cx.loop_n(steps, &[], |cx, step, _| {
+        let threes = cx.quotient_by(steps, 3);
+        let in_threes = cx.asm.imul(threes, three);
+        let singles = cx.asm.isub(steps, in_threes);
+        cx.loop_n(singles, &[], |cx, step, _| {
             let shift = cx.asm.iadd(step, one);
             let distance = cx.asm.shr(block, shift);
-            cx.loop_step((lane, half, wg), &[], |cx, comparator, _| {
-                exchange(cx, line, comparator, distance, block);
-                vec![]
-            });
+            cx.loop_step((lane, half, wg), &[], |cx, comparator, _| pair(cx, line, comparator, distance, block));
+            cx.asm.barrier();
+            vec![]
+        });
+        cx.loop_n(threes, &[], |cx, turn, _| {
+            // The least of the three distances.
+            let before = cx.asm.imul(turn, three);
+            let before = cx.asm.iadd(before, singles);
+            let shift = cx.asm.iadd(before, three);
+            let distance = cx.asm.shr(block, shift);
+            cx.loop_step((lane, eighth, wg), &[], |cx, set, _| octet(cx, line, set, distance, block));
             cx.asm.barrier();
             vec![]
         });
@@ -168,42 +204,73 @@ fn network(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
     });
 }
 
-/// One comparator: blocks are sorted upwards and downwards in turn.
-fn exchange(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id) {
-    let asm = &mut cx.asm;
-    let (zero, one) = (asm.u32(0), asm.u32(1));
-    let mask = asm.isub(distance, one);
-    let within = asm.and(comparator, mask);
-    let doubled = asm.shl(comparator, one);
-    let a = asm.isub(doubled, within);
-    let b = asm.iadd(a, distance);
-    let (key_a, key_b) = (asm.load_shared(line.keys, a), asm.load_shared(line.keys, b));
-    let (from_a, from_b) = (asm.load_shared(line.from, a), asm.load_shared(line.from, b));
-    let below = match asm.st(key_a) {
-        St::U64 => emit_binary(asm, Binary::Lt, key_b, key_a),
-        _ => asm.ult(key_b, key_a),
-    };
-    let equal = emit_binary(asm, Binary::Eq, key_a, key_b);
-    let earlier = asm.ult(from_b, from_a);
-    let tie = asm.land(equal, earlier);
-    let b_first = asm.lor(below, tie);
-    let side = asm.and(a, block);
-    let downwards = asm.ine(side, zero);
-    let swap = asm.lne(b_first, downwards);
+/// The first of a set of elements `distance` apart, `size` of them; and whether its block is sorted downwards: blocks take turns.
+fn set_start(cx: &mut Emit<'_>, set: Id, (size, distance): (u32, Id), block: Id) -> (Id, Id) {
+    let (zero, one, size) = (cx.asm.u32(0), cx.asm.u32(1), cx.asm.u32(size));
+    let mask = cx.asm.isub(distance, one);
+    let low = cx.asm.and(set, mask);
+    let high = cx.asm.isub(set, low);
+    let start = cx.asm.imul(high, size);
+    let start = cx.asm.iadd(start, low);
+    let side = cx.asm.and(start, block);
+    (start, cx.asm.ine(side, zero))
+}
+
+fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id) -> Vec<Id> {
+    let (a, downwards) = set_start(cx, comparator, (2, distance), block);
+    let b = cx.asm.iadd(a, distance);
+    let (first, second) = (line.get(cx, a), line.get(cx, b));
+    let swap = is_swapped(cx, first, second, downwards);
     cx.if_then(swap, &[], |cx| {
-        cx.asm.store_shared(line.keys, a, key_b);
-        cx.asm.store_shared(line.keys, b, key_a);
-        cx.asm.store_shared(line.from, a, from_b);
-        cx.asm.store_shared(line.from, b, from_a);
+        line.put(cx, a, second);
+        line.put(cx, b, first);
         vec![]
     });
+    vec![]
+}
+
+fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, block: Id) -> Vec<Id> {
+    let (start, downwards) = set_start(cx, set, (OCTET, distance), block);
+    let mut places = vec![start];
+    for i in 1..OCTET as usize {
+        places.push(cx.asm.iadd(places[i - 1], distance));
+    }
+    let mut elements: Vec<(Id, Id)> = places.iter().map(|&at| line.get(cx, at)).collect();
+    for apart in [4, 2, 1] {
+        for a in (0..OCTET as usize).filter(|a| a & apart == 0) {
+            let (first, second) = (elements[a], elements[a + apart]);
+            let swap = is_swapped(cx, first, second, downwards);
+            let mut choose = |x, y| cx.asm.select(swap, x, y);
+            elements[a] = (choose(second.0, first.0), choose(second.1, first.1));
+            elements[a + apart] = (choose(first.0, second.0), choose(first.1, second.1));
+        }
+    }
+    for (&at, element) in places.iter().zip(elements) {
+        line.put(cx, at, element);
+    }
+    vec![]
+}
+
+/// Whether two elements change places: the second comes first, by key or else by position, or the block is sorted downwards.
+fn is_swapped(cx: &mut Emit<'_>, a: (Id, Id), b: (Id, Id), downwards: Id) -> Id {
+    let asm = &mut cx.asm;
+    let below = match asm.st(a.0) {
+        St::U64 => emit_binary(asm, Binary::Lt, b.0, a.0),
+        _ => asm.ult(b.0, a.0),
+    };
+    let equal = emit_binary(asm, Binary::Eq, a.0, b.0);
+    let earlier = asm.ult(b.1, a.1);
+    let tie = asm.land(equal, earlier);
+    let b_first = asm.lor(below, tie);
+    asm.lne(b_first, downwards)
 }
 
 fn store_sorted(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
     let (lane, wg) = (cx.asm.local_index(), cx.asm.u32(spec.wg));
     let axis = spec.outer.len();
     cx.loop_step((lane, len, wg), &[], |cx, place, _| {
-        let from = cx.asm.load_shared(line.from, place);
+        let slot = Line::slot(cx, place);
+        let from = cx.asm.load_shared(line.from, slot);
         let value = cx.scope(|cx| {
             cx.bind_axis(axis, from);
             cx.eval(spec.value)
