@@ -357,6 +357,34 @@ mod tests {
         }
     }
 
+    /// Lanes and columns such that enough subgroups of loads are on their way at a time.
+    #[test]
+    fn thin_products_fill_an_h200() {
+        let device = find("h200").expect("a bundled profile");
+        let pick = |m: f64, n: f64, k: f64| match gemv(&device, &half(m, n, k), 256) {
+            Staging::Gemv { threads_per_dot, cols } => (threads_per_dot, cols),
+            other => panic!("no thin product: {other:?}"),
+        };
+        assert_eq!(pick(1.0, 5120.0, 1280.0), (32, 2));
+        assert_eq!(pick(1.0, 1280.0, 5120.0), (64, 1));
+        assert_eq!(pick(1.0, 16384.0, 4096.0), (32, 4));
+        assert_eq!(pick(8.0, 16384.0, 4096.0), (32, 4), "32 outputs, as many as lanes");
+    }
+
+    #[test]
+    fn long_lines_are_shared_and_sorts_stay_in_shared_memory() {
+        let device = |name| find(name).expect("a bundled profile");
+        assert_eq!(scan(&device("h200"), 1.0, 211_211.0, true), (1024, 1024));
+        assert_eq!(scan(&device("h200"), 300.0, 1000.0, true), (256, 128));
+        assert_eq!(scan(&device("h200"), 1e6, 1000.0, false), (256, 1), "lines side by side");
+        assert_eq!(scan(&device("lavapipe"), 1.0, 211_211.0, true).1, 1);
+        assert!(scan(&device("lavapipe-22"), 1.0, 211_211.0, true).1 > 1, "its driver ends loops");
+        assert_eq!(sort(&device("h200"), 2880, Ty::F32), Some((4096, 512)));
+        assert_eq!(sort(&device("h200"), 4097, Ty::F32), None, "64 KiB");
+        assert_eq!(sort(&device("h200"), 40, Ty::F32), None, "ranks are cheaper");
+        assert_eq!(sort(&device("lavapipe"), 2880, Ty::F64), None, "no key");
+    }
+
     /// The fastest of those measured on the card, of the tiles in the list.
     #[test]
     fn the_shapes_of_the_models_get_their_measured_tiles_on_an_h200() {
