@@ -84,11 +84,6 @@ impl<'s> Emit<'s> {
         self.bind(k as u32, value);
     }
 
-    /// Gives a node a value in the current scope, which must bind all that the node depends on and no outer scope does.
-    pub(crate) fn know(&mut self, id: ExprId, value: Id) {
-        self.frame().memo.insert(id, value);
-    }
-
     /// The value of a bound axis.
     pub(crate) fn axis(&self, k: usize) -> Id {
         self.bound_value(k as u32)

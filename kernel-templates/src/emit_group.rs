@@ -1,15 +1,17 @@
-//! Elements in groups of [`GROUP`] along an axis: loaded and stored by blocks of 16 bytes where access maps are proven to allow it, and known
-//! to the expressions of each element.
+//! Elements in groups along an axis, [`FOUR`] f32 or [`GROUP`] where halves are among them: loaded and stored by blocks of 16 bytes where access maps
+//! are proven to allow it, and known to the expressions of each element.
 
 use crate::asm::{Id, St};
 use crate::dtype::DType;
 use crate::emit_expr::{Emit, Kept, dependencies};
 use crate::expr::{Expr, ExprId, Exprs};
 use crate::spec::{Extent, Interface, Store};
-use crate::wide_load::{self, GROUP, WideLoad};
+use crate::wide_load::{self, FOUR, GROUP, WideLoad};
 
 /// How groups along an axis are loaded.
 pub(crate) struct Groups {
+    /// Elements of a group.
+    pub(crate) size: u32,
     axis: usize,
     loads: Vec<(ExprId, WideLoad, DType)>,
 }
@@ -22,8 +24,31 @@ impl Groups {
         stores: &[Store],
         axis: usize,
     ) -> Option<Groups> {
-        let to_blocks = |s: &Store| wide_load::stores_blocks(exprs, interface, extents, s, axis);
-        if !stores.iter().all(to_blocks) {
+        let groups = Groups::of_fours((exprs, interface, extents), roots, stores, axis);
+        let groups = groups.or_else(|| Groups::of_halves((exprs, interface, extents), roots, stores, axis));
+        groups.filter(|g| !g.loads.is_empty() || !stores.is_empty())
+    }
+
+    fn of_fours(
+        (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
+        roots: &[ExprId],
+        stores: &[Store],
+        axis: usize,
+    ) -> Option<Groups> {
+        let loads = wide_load::fours(exprs, interface, extents, roots, axis)?;
+        let whole = stores.iter().all(|s| wide_load::stores_fours(exprs, interface, extents, s, axis));
+        let wide =
+            |l: wide_load::FourLoad| (l.load, WideLoad { operand: l.operand, index: l.index, guard: None }, DType::F32);
+        whole.then(|| Groups { size: FOUR, axis, loads: loads.into_iter().map(wide).collect() })
+    }
+
+    fn of_halves(
+        (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
+        roots: &[ExprId],
+        stores: &[Store],
+        axis: usize,
+    ) -> Option<Groups> {
+        if !stores.iter().all(|s| wide_load::stores_blocks(exprs, interface, extents, s, axis)) {
             return None;
         }
         let depends = dependencies(exprs);
@@ -38,7 +63,7 @@ impl Groups {
             }
             loads.push((id, wide_load::find(exprs, interface, extents, id, axis, dtype)?, dtype));
         }
-        (!loads.is_empty() || !stores.is_empty()).then_some(Groups { axis, loads })
+        Some(Groups { size: GROUP, axis, loads })
     }
 }
 
@@ -48,16 +73,16 @@ impl<'s> Emit<'s> {
     pub(crate) fn group_scopes(&mut self, base: &Kept, groups: &Groups, first: Id) -> Vec<Kept> {
         let loaded: Vec<(ExprId, Vec<Id>)> = self.within(base, |cx| {
             cx.bind_axis(groups.axis, first);
-            groups.loads.iter().map(|&(id, load, dtype)| (id, cx.load_group(load, dtype))).collect()
+            groups.loads.iter().map(|&(id, load, dtype)| (id, cx.load_group(load, dtype, groups.size))).collect()
         });
-        (0..GROUP)
+        (0..groups.size)
             .map(|e| {
                 let e_id = self.asm.u32(e);
                 let at = self.asm.iadd(first, e_id);
                 self.keep_scope(Some(base), |cx| {
                     cx.bind_axis(groups.axis, at);
                     for (id, values) in &loaded {
-                        cx.know(*id, values[e as usize]);
+                        cx.preset(*id, values[e as usize]);
                     }
                 })
             })
@@ -89,14 +114,14 @@ impl<'s> Emit<'s> {
         }
     }
 
-    /// A group's elements by loads of 16 bytes; zeros where its guard is false.
-    pub(crate) fn load_group(&mut self, load: WideLoad, dtype: DType) -> Vec<Id> {
+    /// `size` elements by loads of 16 bytes; zeros where their guard is false.
+    pub(crate) fn load_group(&mut self, load: WideLoad, dtype: DType, size: u32) -> Vec<Id> {
         let index = self.eval(load.index);
         let per_block = 16 / dtype.size_bytes();
         let shift = self.asm.u32(per_block.trailing_zeros());
         let first = self.asm.shr(index, shift);
         let mut values = vec![];
-        for block in 0..GROUP / per_block {
+        for block in 0..size / per_block {
             let block = self.asm.u32(block);
             let at = self.asm.iadd(first, block);
             let block = self.load_operand_block(load.operand, at);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Traffic: each load and store once. Where the last axis is a multiple of `per_thread`, an invocation's elements share all
-//! coordinates but the last, and whatever depends on those only is computed once. Groups of [`GROUP`] are loaded and stored by blocks of 16 bytes
+//! coordinates but the last, and whatever depends on those only is computed once. Groups of four or eight are loaded and stored by blocks of 16 bytes
 //! where everything that moves along the last axis comes and goes in such blocks.
 
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
@@ -20,7 +20,6 @@ use crate::limits::{Limits, Reject};
 use crate::reference::StoreTape;
 use crate::spec::{Extent, Grid, GridFactor, Kernel, MapSpec, Target};
 use crate::templates::kernel;
-use crate::wide_load::GROUP;
 
 /// Most elements that an invocation handles; the code of each is laid out.
 const MAX_PER_THREAD: u32 = 16;
@@ -76,7 +75,7 @@ fn whole_chunks(spec: &MapSpec) -> Option<Vec<Extent>> {
 
 /// Elements that an invocation best takes, where it can take them by whole blocks.
 pub fn group_size(spec: &MapSpec) -> Option<u32> {
-    groups(spec).map(|_| GROUP)
+    groups(spec).map(|groups| groups.size)
 }
 
 fn groups(spec: &MapSpec) -> Option<Groups> {
@@ -96,7 +95,7 @@ fn emit_chunk(cx: &mut Emit<'_>, spec: &MapSpec, index: crate::asm::Id, chunked:
     }
     let per_thread = cx.asm.u32(spec.per_thread);
     let first = cx.asm.imul(chunk, per_thread);
-    if let Some(groups) = groups(spec).filter(|_| spec.per_thread == GROUP) {
+    if let Some(groups) = groups(spec).filter(|groups| spec.per_thread == groups.size) {
         let base = cx.keep_scope(None, |_| {});
         let scopes = cx.group_scopes(&base, &groups, first);
         let scopes: Vec<&Kept> = scopes.iter().collect();

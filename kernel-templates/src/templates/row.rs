@@ -26,7 +26,6 @@ use crate::reference::{StoreTape, beats, combine, identity};
 use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
 use crate::templates::combining::Accumulator;
 use crate::templates::kernel;
-use crate::wide_load::GROUP;
 use std::ops::Range;
 
 /// Whether a device can run it.
@@ -173,8 +172,8 @@ fn hold(spec: &RowSpec) -> Option<(u32, Option<Groups>)> {
     let values: Vec<ExprId> =
         spec.stages.iter().map(|s| s.value).chain(spec.element_stores.iter().map(|s| s.value)).collect();
     let groups = Groups::of((&spec.exprs, &spec.interface, &extents), &values, &spec.element_stores, axis);
-    let groups = groups.filter(|_| total / GROUP * 2 >= spec.threads_per_row);
-    let size = if groups.is_some() { GROUP } else { 1 };
+    let groups = groups.filter(|g| total / g.size * 2 >= spec.threads_per_row);
+    let size = groups.as_ref().map_or(1, |g| g.size);
     let count = total.div_ceil(spec.threads_per_row * size) * size;
     let nodes = spec.exprs.reachable(&roots).len() * count as usize;
     (count <= MOST_HELD && nodes <= MOST_HELD_NODES).then_some((count, groups))
@@ -358,7 +357,7 @@ impl Held {
     /// Loads a lane's `count` elements. Those beyond the row repeat its last ones, and do not count.
     fn load(cx: &mut Emit<'_>, spec: &RowSpec, (lane, total): (Id, Id), count: u32, groups: Option<Groups>) -> Held {
         let threads = spec.threads_per_row;
-        let size = if groups.is_some() { GROUP } else { 1 };
+        let size = groups.as_ref().map_or(1, |g| g.size);
         let n: u32 = spec.inner.iter().map(|e| if let Extent::Const(n) = e { *n } else { 1 }).product();
         let (size_id, first_axis) = (cx.asm.u32(size), spec.outer.len());
         let last = cx.asm.isub(total, size_id);
@@ -403,7 +402,7 @@ impl Held {
     }
 
     fn store(&mut self, cx: &mut Emit<'_>, spec: &RowSpec) -> Vec<Id> {
-        let size = if self.groups.is_some() { GROUP as usize } else { 1 };
+        let size = self.groups.as_ref().map_or(1, |(g, _)| g.size as usize);
         for (turn, elements) in self.elements.chunks(size).enumerate() {
             let inside = elements[0].2.unwrap_or_else(|| cx.asm.bool(true));
             cx.if_then(inside, &[], |cx| {

@@ -186,7 +186,7 @@ impl Dots<'_> {
         let shift = cx.asm.u32(size.trailing_zeros());
         let first = cx.asm.shl(group, shift);
         match side {
-            Side::Blocks(load, elem) => self.at_k(cx, first, |cx| cx.load_group(load, elem)),
+            Side::Blocks(load, elem) => self.at_k(cx, first, |cx| cx.load_group(load, elem, GROUP)),
             Side::Single(root) => {
                 let each = |e| {
                     let e = cx.asm.u32(e);
