@@ -35,7 +35,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
     let [b, n_q, n_k] = [batch.clone(), queries.clone(), keys.clone()].map(|d| max_elems(cx, &[d]));
     let half = [q, k, v].iter().map(|&x| cx.ty(x).dtype).reduce(|a, b| if a == b { a } else { DType::F32 });
     let half = half.filter(|t| matches!(t, DType::F16 | DType::BF16));
-    let heads = tile::Heads { batch: b, queries: n_q, keys: n_k, qk_dim, v_dim, half };
+    let heads = tile::Heads { batch: b, queries: n_q, keys: n_k, qk_dim, v_dim, half, masked };
     let (staging, wg, slow) = tile::attention(cx.device, &heads);
     let [batch, queries, keys] = [batch, queries, keys].map(|d| cx.ix.symtab().extent(&d));
     let mut exprs = std::mem::take(&mut cx.ix.exprs);

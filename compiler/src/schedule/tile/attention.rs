@@ -22,6 +22,8 @@ pub struct Heads {
     pub v_dim: u32,
     /// The half type that queries, keys and values are declared in, if there is one.
     pub half: Option<DType>,
+    /// Scores are changed by a tensor.
+    pub masked: bool,
 }
 
 /// Fewer queries or keys leave most of a fragment, or of a register tile, empty.
@@ -46,8 +48,10 @@ pub fn attention(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32, V
 }
 
 /// Fragments of queries a subgroup, subgroups, and keys of a block. Measured on an H200: two fragments a subgroup share what is read of keys
-/// and values, 50 µs instead of 61 for 20 heads of 1500²; few queries, or keys that one block holds, are better spread over more subgroups.
+/// and values, 50 µs instead of 62 for 20 heads of 1500²; few queries or keys are better spread over more subgroups, and heads of more than
+/// [`COOP_MANY_CHANNELS`] channels do not leave the registers for two. Elements of a mask are found one by one: small blocks have few at a time.
 const COOP_MANY: (u32, u32, u32) = (2, 4, 32);
+const COOP_MANY_CHANNELS: u32 = 80;
 const COOP_FEW: [(u32, u32, u32); 3] = [(1, 4, 64), (1, 4, 32), (1, 4, 16)];
 
 /// A cooperative tile, or why there is none.
@@ -71,26 +75,28 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<CoopAttention,
     };
     let (rows, warps, _) = COOP_MANY;
     let groups = p.batch * (p.queries / f64::from(rows * warps * frag.0)).ceil();
-    let many = p.keys >= 512.0 && groups >= 1.5 * f64::from(device.rates.n_units);
-    let candidates = std::iter::once(COOP_MANY).filter(|_| many).chain(COOP_FEW);
+    let room = p.qk_dim.max(p.v_dim) <= COOP_MANY_CHANNELS && !p.masked;
+    let many = room && p.keys >= 256.0 && groups >= 1.5 * f64::from(device.rates.n_units);
+    let few = COOP_FEW.into_iter().skip(usize::from(p.masked));
+    let candidates = std::iter::once(COOP_MANY).filter(|_| many).chain(few);
     let best = candidates.map(tile).find(|c| coop_fits(c, (p.qk_dim, p.v_dim), &limits));
     best.ok_or("half-precision attention without cooperative matrices: no tile fits the device")
 }
 
-/// Register tiles and workgroup: on an H200, eight queries an invocation are a few percent faster than four where they are many, and take half
-/// as long again where workgroups are as many as units.
+/// Register tiles and workgroup: the first measured fastest on an H200, whatever the number of queries; the other for heads of so many channels
+/// that shared memory does not hold it.
+const TILED: [(TiledAttention, u32); 2] = [
+    (TiledAttention { rows: 4, cols: 4, across: 8, unroll: 4 }, 128),
+    (TiledAttention { rows: 4, cols: 2, across: 8, unroll: 4 }, 64),
+];
+
 fn tiled(device: &DeviceProfile, p: &Heads) -> Option<(AttentionStaging, u32)> {
     if p.queries < TILED_LEAST.0 || p.keys < TILED_LEAST.1 {
         return None;
     }
-    let tall = (TiledAttention { rows: 8, cols: 4, across: 8, unroll: 2 }, 64);
-    let square = (TiledAttention { rows: 4, cols: 4, across: 8, unroll: 2 }, 128);
-    let groups = p.batch * (p.queries / 64.0).ceil();
-    let many = groups >= 3.0 * f64::from(device.rates.n_units);
-    let candidates = if many { [tall, square] } else { [square, tall] };
     let limits = limits(device);
-    let best = candidates.into_iter().find(|(t, wg)| tiled_fits(t, *wg, (p.qk_dim, p.v_dim), &limits));
-    best.map(|(t, wg)| (AttentionStaging::Tiled(t), wg))
+    let best = TILED.iter().find(|(t, wg)| tiled_fits(t, *wg, (p.qk_dim, p.v_dim), &limits));
+    best.map(|&(t, wg)| (AttentionStaging::Tiled(t), wg))
 }
 
 /// A query or several in the registers of an invocation.
@@ -145,7 +151,7 @@ mod tests {
     use crate::device::find;
 
     fn heads(batch: f64, queries: f64, keys: f64, dim: u32, half: Option<DType>) -> Heads {
-        Heads { batch, queries, keys, qk_dim: dim, v_dim: dim, half }
+        Heads { batch, queries, keys, qk_dim: dim, v_dim: dim, half, masked: false }
     }
 
     fn choice(device: &str, p: &Heads) -> String {
@@ -166,7 +172,11 @@ mod tests {
             (heads(8.0, 4096.0, 4096.0, 72, f16), "coop 2 4 32 wg128"),
             (heads(20.0, 1500.0, 1500.0, 64, f16), "coop 2 4 32 wg128"),
             (heads(512.0, 64.0, 64.0, 72, f16), "coop 1 4 64 wg128"),
-            (heads(8.0, 4096.0, 4096.0, 72, None), "tiled 8x4 wg64"),
+            (heads(512.0, 256.0, 256.0, 72, f16), "coop 2 4 32 wg128"),
+            (heads(6.0, 1370.0, 1370.0, 64, f16), "coop 1 4 64 wg128"),
+            (heads(32.0, 1024.0, 1024.0, 128, f16), "coop 1 4 64 wg128"),
+            (Heads { masked: true, ..heads(64.0, 196.0, 196.0, 64, f16) }, "coop 1 4 32 wg128"),
+            (heads(8.0, 4096.0, 4096.0, 72, None), "tiled 4x4 wg128"),
             (heads(6.0, 1370.0, 1370.0, 64, None), "tiled 4x4 wg128"),
         ] {
             assert_eq!(choice("h200", &p), best, "{p:?}");
