@@ -5,6 +5,8 @@
 //! equal values, positions) by plain loops of the definition, which give torch's result on 000. `examples/oracle.rs` runs the same
 //! judgement over any folder.
 
+mod archive;
+
 use jvc::aten;
 use jvc::exec::HostTensor;
 use jvc::import;
@@ -14,38 +16,16 @@ use jvc::options::Options;
 use jvc::pass_rule::{Level, Rule};
 use jvc::tensor_file::read_tensors;
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[test]
 fn operators_agree_with_pytorch() {
     let dir = tempfile::tempdir().expect("a scratch folder");
-    let mut packed = Vec::new();
-    let archive: &[u8] = include_bytes!("data/operators.tar.gz");
-    flate2::read::GzDecoder::new(archive).read_to_end(&mut packed).expect("a gzip file");
-    let programs = unpack(&packed, dir.path());
+    let programs = archive::unpack_gzip(include_bytes!("data/operators.tar.gz"), dir.path());
     assert!(programs.len() > 300, "the archive holds {} programs", programs.len());
     let failures: Vec<String> =
         programs.iter().filter_map(|p| judge(p).err().map(|e| format!("{}: {e}", p.display()))).collect();
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), programs.len(), failures.join("\n"));
-}
-
-/// Writes the files of a tar archive (plain ones in folders one deep); returns the programs among them.
-fn unpack(tar: &[u8], to: &Path) -> Vec<PathBuf> {
-    let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches('\0').trim().to_string();
-    let (mut at, mut programs) = (0, vec![]);
-    while tar[at] != 0 {
-        let name = text(&tar[at..at + 100]);
-        let size = usize::from_str_radix(&text(&tar[at + 124..at + 136]), 8).expect("an octal size");
-        let path = to.join(&name);
-        std::fs::create_dir_all(path.parent().expect("a file in a folder")).expect("writable");
-        std::fs::write(&path, &tar[at + 512..at + 512 + size]).expect("writable");
-        if name.ends_with(".pt2") {
-            programs.push(path);
-        }
-        at += 512 + size.next_multiple_of(512);
-    }
-    programs
 }
 
 fn judge(path: &Path) -> Result<(), String> {

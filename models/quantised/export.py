@@ -2,10 +2,14 @@
 
 python export.py FOLDER     (torch 2.11.0, torchao 0.18.0, safetensors 0.6; seed 0)
 
-Writes NAME.pt2, where PyTorch can decompose it NAME.core.pt2, and NAME.safetensors with in.N, out.N and out64.N: the same
-arithmetic on the dequantised weights in float64. Names say the form: w8 (int8 weights, a scale for each output), w4g32 (4 bits, a
-scale for each 32 inputs, asym with zero points), dyn8 (activations quantised by their range at run time), pt2e (quantise and
-dequantise pairs that convert_pt2e leaves).
+Writes NAME.pt2, where PyTorch can decompose it NAME.core.pt2, and NAME.safetensors with in.N and out.N. Names say the form: w8
+(int8 weights, a scale for each output), w4g32 (4 bits, a scale for each 32 inputs, asym with zero points), dyn8 (activations
+quantised by their range at run time), pt2e (quantise and dequantise pairs that convert_pt2e leaves), subclass (weights that are
+still tensor subclasses, which jvc refuses).
+
+compiler/tests/data/torchao.tar.gz holds those that tests/torchao.rs names:
+
+    tar --sort=name --mtime=@0 --owner=0 --group=0 -c NAME… | gzip -9n
 """
 
 import sys
@@ -39,14 +43,14 @@ class Conv(nn.Module):
         return self.head(torch.relu(self.conv(x)).mean((2, 3)))
 
 
-def weight_only(config):
+def weight_only(config, unwrap=True):
     from torchao.quantization import quantize_
     from torchao.utils import unwrap_tensor_subclass
 
     model = Mlp().eval()
     quantize_(model, config, lambda module, name: isinstance(module, nn.Linear))
     # Otherwise the archive holds pickled tensor subclasses instead of their integers and scales.
-    return unwrap_tensor_subclass(model), (torch.randn(5, 64),)
+    return unwrap_tensor_subclass(model) if unwrap else model, (torch.randn(5, 64),)
 
 
 def pt2e(model, inputs, per_channel=True):
@@ -79,6 +83,7 @@ def forms():
         "w4g32_asym": lambda: weight_only(IntxWeightOnlyConfig(torch.int4, PerGroup(32), mapping_type=MappingType.ASYMMETRIC)),
         "w2g16": lambda: weight_only(IntxWeightOnlyConfig(torch.int2, PerGroup(16))),
         "int4_tiled": lambda: weight_only(Int4WeightOnlyConfig(group_size=32)),
+        "subclass": lambda: weight_only(IntxWeightOnlyConfig(torch.int8, PerAxis(0)), unwrap=False),
         "dyn8": lambda: weight_only(Int8DynamicActivationInt8WeightConfig()),
         "pt2e_linear": lambda: pt2e(Mlp(), (torch.randn(5, 64),)),
         "pt2e_linear_tensor": lambda: pt2e(Mlp(), (torch.randn(5, 64),), per_channel=False),

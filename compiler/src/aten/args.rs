@@ -315,6 +315,10 @@ impl<'a> Call<'a> {
                 Val::Float(v) => Ok(v),
                 Val::Bool(b) => Ok(f64::from(u8::from(b))),
                 Val::Int(d) => self.literal_int(name, &d).map(|v| v as f64),
+                Val::ComplexScalar(..) => {
+                    let text = format!("{} with the complex number `{name}` is not supported", self.target);
+                    Err(Diagnostic::new(Code::UnsupportedDType, text))
+                }
                 _ => self.wrong(name, "a number"),
             },
             None => self.wrong(name, "a number"),

@@ -59,7 +59,7 @@ pub(super) const OPS: &[AtenOp] = &[
         names: &["aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default"],
         rule: |cx, c| pad_by(cx, c, "padding", replicate),
     },
-    AtenOp { names: &["aten._pad_circular.default"], rule: |cx, c| pad_by(cx, c, "pad", wrap_around) },
+    AtenOp { names: &["aten._pad_circular.default"], rule: |cx, c| circular(cx, c, "pad") },
 ];
 
 /// Joins tensors that have been brought to a common type.
@@ -314,7 +314,7 @@ fn pad(cx: &mut Cx, c: &Call<'_>) -> Vals {
         }
         "reflect" => pad_by(cx, c, "pad", reflect),
         "replicate" => pad_by(cx, c, "pad", replicate),
-        "circular" => pad_by(cx, c, "pad", wrap_around),
+        "circular" => circular(cx, c, "pad"),
         other => Err(bad_argument(format!("padding mode `{other}` is not supported"))),
     }
 }
@@ -341,6 +341,29 @@ fn pad_by(cx: &mut Cx, c: &Call<'_>, name: &str, source: Source) -> Vals {
                     let at = source(b, at, &ty.shape[d]);
                     index[d] = b.clamp_index(at, &ty.shape[d]);
                 }
+            }
+            b.load(0, &index)
+        })
+    })
+}
+
+/// What is cropped (by negative sizes) does not come back at the other end.
+fn circular(cx: &mut Cx, c: &Call<'_>, name: &str) -> Vals {
+    let rank = c.rank(cx)?;
+    let (before, after) = sides(&c.ints(name)?, rank)?;
+    let crop = |sizes: &[i64]| sizes.iter().map(|&p| p.min(0)).collect::<Vec<_>>();
+    let (cropped_before, cropped_after) = (crop(&before), crop(&after));
+    each(cx, c, |cx, x| {
+        let x = cx.pad(x, cropped_before.clone(), cropped_after.clone(), 0.0)?;
+        let ty = cx.ty(x).clone();
+        let grown = |d: usize| &ty.shape[d] + &Dim::from(before[d].max(0) + after[d].max(0));
+        cx.compute((0..rank).map(grown).collect(), ty.dtype, &[x], |b, axes| {
+            let mut index = axes.to_vec();
+            for d in (0..rank).filter(|&d| before[d] > 0 || after[d] > 0) {
+                let shift = b.int(before[d].max(0));
+                let at = b.sub(axes[d], shift);
+                let at = wrap_around(b, at, &ty.shape[d]);
+                index[d] = b.clamp_index(at, &ty.shape[d]);
             }
             b.load(0, &index)
         })

@@ -105,6 +105,7 @@ const BILINEAR: &[(&str, [&str; 2])] = &[
     ("aten.inner.default", ["self", "other"]),
     ("aten.kron.default", ["self", "other"]),
     ("aten.linalg_cross.default", ["self", "other"]),
+    ("aten.linalg_vecdot.default", ["x", "y"]),
     ("aten.linear.default", ["input", "weight"]),
     ("aten.mv.default", ["self", "vec"]),
     ("aten.outer.default", ["self", "vec2"]),
@@ -199,7 +200,7 @@ fn all<'a>(call: &Call<'a>, tensors: &[(&'a str, bool)], part: Part) -> Call<'a>
     with(call, numbers.chain(tensors.iter().map(|&(n, _)| (n, part))))
 }
 
-/// `(a + ib)(c + id)`, of which the rest of the operands joins the first term of each part. `vdot` takes a − ib.
+/// `(a + ib)(c + id)`, of which the rest of the operands joins the first term of each part. `vdot` and `vecdot` take a − ib.
 fn products<'a>(
     cx: &mut Cx,
     call: &Call<'a>,
@@ -208,7 +209,8 @@ fn products<'a>(
     factors: [&str; 2],
 ) -> Result<Vec<Val>, Diagnostic> {
     let is_complex = |name: &str| tensors.iter().any(|&(n, complex)| n == name && complex);
-    let im = if call.target == "aten.vdot.default" { Part::MinusIm } else { Part::Im };
+    let conjugates = matches!(call.target, "aten.vdot.default" | "aten.linalg_vecdot.default");
+    let im = if conjugates { Part::MinusIm } else { Part::Im };
     let term = |cx: &mut Cx, parts: [Part; 2], rest: Part| -> Result<Option<Val>, Diagnostic> {
         let absent = parts.iter().zip(factors).any(|(p, name)| *p != Part::Re && !is_complex(name));
         if absent && rest == Part::Zero {

@@ -11,6 +11,7 @@ use jvc_kernels::expr::ExprId;
 /// The rules of this file.
 pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.index.Tensor", "aten._unsafe_index.Tensor"], rule: index },
+    AtenOp { names: &["aten._unsafe_masked_index.default"], rule: masked_index },
     AtenOp { names: &["aten.index_select.default"], rule: index_select },
     AtenOp { names: &["aten.gather.default"], rule: gather },
     AtenOp { names: &["aten.take.default"], rule: take },
@@ -97,6 +98,18 @@ fn index(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
         index_values(cx, x, &indices)
     })?;
     Ok(vec![result])
+}
+
+/// Elements at indices, which count only where the mask holds; `fill` elsewhere.
+fn masked_index(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
+    let (mask, fill) = (call.tensor(cx, "mask")?, call.float("fill")?);
+    let picked = index(cx, call)?.swap_remove(0);
+    Ok(vec![cx.each(&picked, |cx, x| {
+        cx.map2(x, mask, cx.tensor_dtype(x), |b, x, keep| {
+            let fill = b.like(x, fill);
+            b.select(keep, x, fill)
+        })
+    })?])
 }
 
 /// As PyTorch has it, a 0-d tensor counts as one of one element here.

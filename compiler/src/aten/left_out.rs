@@ -85,7 +85,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
                  dequantize_per_channel and the plain operator behind it",
     },
     LeftOut {
-        patterns: &["aten.embedding_renorm.*"],
+        patterns: &["aten.*embedding_renorm*"],
         reason: "changes the embedding table while it reads it (max_norm): renormalise the table before the export",
     },
     LeftOut {
@@ -106,6 +106,58 @@ pub const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         patterns: &["aten.equal.default", "aten.allclose.*", "aten.is_nonzero.*"],
         reason: "gives a Python bool that the data decide: keep the comparison a tensor (torch.eq, torch.isclose, all)",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.special_airy_*",
+            "aten.special_bessel_*",
+            "aten.special_modified_bessel_k*",
+            "aten.special_scaled_modified_bessel_*",
+            "aten.special_*chebyshev_*",
+            "aten.special_hermite_*",
+            "aten.special_laguerre_*",
+            "aten.special_legendre_*",
+            "aten.special_zeta.*",
+            "aten.igamma*",
+            "aten.special_gammainc*",
+        ],
+        reason: "no inference graph is known to compute this special function: tabulate it, or spell it out with supported ones",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.rrelu_with_noise*",
+            "aten.poisson.*",
+            "aten.binomial.*",
+            "aten._standard_gamma*",
+            "aten.geometric*",
+            "aten.cauchy*",
+        ],
+        reason: "draws random numbers of a distribution that inference graphs do not use: export the model in eval mode",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.gradient.*",
+            "aten.logspace.Tensor_*",
+            "aten.logspace.Scalar_Tensor",
+            "aten.chalf.*",
+            "aten.nextafter.*",
+            "aten._unsafe_masked_index_put_accumulate.*",
+        ],
+        reason: "rare and spelled out by others: save exported.run_decompositions(), or write it with supported operators",
+    },
+    LeftOut {
+        patterns: &["aten.unique_dim*"],
+        reason: "rows that repeat are not found: only torch.unique of all elements is supported",
+    },
+    LeftOut {
+        patterns: &[
+            "aten.resize_*",
+            "aten.set_*",
+            "aten.fractional_max_pool*",
+            "aten._batch_norm_with_update*",
+            "aten.multilabel_margin_loss*",
+        ],
+        reason: "changes storage, draws random windows, or is for training: no inference graph needs it",
     },
     LeftOut {
         patterns: &["torchvision.ps_roi_*"],

@@ -67,7 +67,7 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         code: "matrix-order",
-        operators: &["aten.linalg_matrix_norm*", "aten.linalg_norm.default"],
+        operators: &["aten.linalg_matrix_norm*", "aten.linalg_norm*"],
         text: "fro, ±1 and ±inf: the others need singular values",
         example: "aten.linalg_matrix_norm.default self=T[2,2] ord=2 dim=[-2,-1] keepdim=false | f32 T[]",
     },
@@ -96,8 +96,8 @@ pub const LIMITS: &[Limit] = &[
             "aten.special_multigammaln.default",
             "aten.multi_margin_loss.default",
         ],
-        text: "polygamma: n = 0 and 1; mvlgamma: p = 1 to 64; multi_margin_loss: p = 1 and 2",
-        example: "aten.polygamma.default n=2 self=T[2,3] | f32 T[2,3]",
+        text: "polygamma: n = 0 to 8; mvlgamma: p = 1 to 64; multi_margin_loss: p = 1 and 2",
+        example: "aten.polygamma.default n=9 self=T[2,3] | f32 T[2,3]",
     },
     Limit {
         code: "random-range",

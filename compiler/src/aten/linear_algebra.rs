@@ -18,6 +18,7 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.bilinear.default"], rule: bilinear },
     AtenOp { names: &["aten._trilinear.default"], rule: trilinear },
     AtenOp { names: &["aten.tensordot.default"], rule: tensordot },
+    AtenOp { names: &["aten.linalg_vecdot.default"], rule: vecdot },
 ];
 
 fn outer(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
@@ -229,6 +230,32 @@ fn trilinear(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     Ok(vec![Val::Tensor(cx.reduce(product, Combine::Sum, &dims, false, dtype)?)])
 }
 
+/// Where one of two contracted dimensions has size 1, the other is summed to it.
+fn summed_to_match(
+    cx: &mut Cx,
+    (mut a, dims_a): (ValueId, &[usize]),
+    (mut b, dims_b): (ValueId, &[usize]),
+) -> Result<(ValueId, ValueId), Diagnostic> {
+    for (&p, &q) in dims_a.iter().zip(dims_b) {
+        let dtype = cx.tensor_dtype(a);
+        match (cx.size(a, p).is(1), cx.size(b, q).is(1)) {
+            (true, false) => b = cx.reduce(b, Combine::Sum, &[q], true, dtype)?,
+            (false, true) => a = cx.reduce(a, Combine::Sum, &[p], true, dtype)?,
+            _ => {}
+        }
+    }
+    Ok((a, b))
+}
+
+/// Σ conj(x)·y over a dimension.
+fn vecdot(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
+    let (x, y) = (call.tensor(cx, "x")?, call.tensor(cx, "y")?);
+    let product = cx.mul_values(x, y)?;
+    let dim = call.dim_index("dim", cx.rank(product))?;
+    let dtype = cx.tensor_dtype(product);
+    Ok(vec![Val::Tensor(cx.reduce(product, Combine::Sum, &[dim], false, dtype)?)])
+}
+
 /// Contraction of given dimensions: both operands become matrices.
 fn tensordot(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (a, b) = (call.tensor(cx, "self")?, call.tensor(cx, "other")?);
@@ -238,6 +265,8 @@ fn tensordot(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     };
     let dims_a = wrap(call.ints("dims_self")?, shape_a.len());
     let dims_b = wrap(call.ints("dims_other")?, shape_b.len());
+    let (a, b) = summed_to_match(cx, (a, &dims_a), (b, &dims_b))?;
+    let (shape_a, shape_b) = (cx.shape(a), cx.shape(b));
     let free_a: Vec<usize> = (0..shape_a.len()).filter(|d| !dims_a.contains(d)).collect();
     let free_b: Vec<usize> = (0..shape_b.len()).filter(|d| !dims_b.contains(d)).collect();
     let size = |shape: &Shape, dims: &[usize]| dims.iter().fold(Dim::from(1), |p, &d| &p * &shape[d]);

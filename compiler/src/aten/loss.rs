@@ -61,11 +61,13 @@ pub(super) const OPS: &[AtenOp] = &[
         rule: |cx, c| {
             let margin = c.float("margin")?;
             pair(cx, c, ["self", "target"], |b, x, y| {
-                let (one, zero, m) = (b.like(x, 1.0), b.like(x, 0.0), b.like(x, margin));
-                let positive = b.eq(y, one);
+                let (one, minus, zero, m) = (b.like(x, 1.0), b.like(x, -1.0), b.like(x, 0.0), b.like(x, margin));
                 let rest = b.sub(m, x);
                 let hinge = b.max(rest, zero);
-                b.select(positive, x, hinge)
+                let (positive, negative) = (b.eq(y, one), b.eq(y, minus));
+                // A target that is neither counts both terms.
+                let (left, right) = (b.select(positive, zero, hinge), b.select(negative, zero, x));
+                b.add(left, right)
             })
         },
     },
@@ -235,7 +237,7 @@ fn with_logits(cx: &mut Cx, c: &Call<'_>) -> Vals {
 fn margin_ranking(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let margin = c.float("margin")?;
     let all = [c.value(cx, "input1")?, c.value(cx, "input2")?, c.value(cx, "target")?];
-    let dtype = real_type(cx, c.target, &all)?;
+    let dtype = to_float(real_type(cx, c.target, &all)?);
     let term = pointwise(cx, &all, dtype, dtype, |b, a| {
         let (m, zero) = (b.like(a[0], margin), b.like(a[0], 0.0));
         let d = b.sub(a[1], a[0]);
@@ -333,7 +335,8 @@ fn pairwise_distance(cx: &mut Cx, c: &Call<'_>) -> Vals {
 fn triplet_margin(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (anchor, near, far) = (c.tensor(cx, "anchor")?, c.tensor(cx, "positive")?, c.tensor(cx, "negative")?);
     let (margin, p, eps) = (c.float("margin")?, c.float("p")?, c.float("eps")?);
-    let dtype: DType = cx.tensor_dtype(anchor);
+    let dtype: DType = to_float(cx.tensor_dtype(anchor));
+    let (anchor, near, far) = (cx.cast(anchor, dtype)?, cx.cast(near, dtype)?, cx.cast(far, dtype)?);
     let to_near = distance(cx, anchor, near, p, eps, false)?;
     let mut to_far = distance(cx, anchor, far, p, eps, false)?;
     if c.bool("swap")? {

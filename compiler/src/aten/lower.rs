@@ -4,8 +4,8 @@ use super::alias::{Home, Tracked};
 use super::args::Call;
 use super::cx::{Cx, Slot, ir_dtype};
 use super::schema::Schema;
-use super::{Rule, Val, bad_argument, by_parts, layout, limits, no_rule, rules};
-use crate::import::program::{Arg, InputSpec, Node, OutputSpec, Program, ProgramGraph, SymArg, TensorMeta};
+use super::{Rule, Val, bad_argument, by_parts, layout, limits, no_rule, rules, unsupported_dtype};
+use crate::import::program::{Arg, InputSpec, Node, OutputSpec, Program, ProgramGraph, ScalarType, SymArg, TensorMeta};
 use crate::ir::{DType, Dim, Graph, Op, Origin, TensorType, UserInput, UserOutput, ValueId, WeightRef};
 use crate::options::Options;
 use crate::report::Diagnostic;
@@ -46,12 +46,17 @@ pub fn lower(program: &Program, options: &Options) -> Result<Graph, Vec<Diagnost
     l.finish()
 }
 
-/// The functional form of an in-place operator: `aten.add_.Tensor` → `aten.add.Tensor`, `aten.__iand__.Tensor` → `aten.__and__.Tensor`.
+/// The functional form of an operator that writes its first operand (`aten.add_.Tensor` → `aten.add.Tensor`, `aten.__iand__.Tensor` →
+/// `aten.__and__.Tensor`) or its last (`aten.atan2.out` → `aten.atan2.default`).
 pub(super) fn functional_name(target: &str) -> Option<String> {
     let mut parts = target.split('.');
     let (space, op, overload) = (parts.next()?, parts.next()?, parts.next()?);
     if let Some(inner) = op.strip_prefix("__i").filter(|i| i.ends_with("__") && !op.starts_with("__invert")) {
         return Some(format!("{space}.__{inner}.{overload}"));
+    }
+    if let Some(inner) = overload.strip_suffix("out") {
+        let names = [inner.trim_end_matches('_'), "default", "Tensor"].into_iter().filter(|n| !n.is_empty());
+        return names.map(|n| format!("{space}.{op}.{n}")).find(|n| Schema::find(n).is_some());
     }
     let op = op.strip_suffix('_').filter(|o| !o.ends_with('_'))?;
     // Overloads that have another name in the functional form.
@@ -241,7 +246,10 @@ impl Lowering<'_> {
 
     /// Runs the functional rule and writes its result, in the operand's type and shape, through the operand's name.
     fn write_in_place(&mut self, call: &Call<'_>, rule: Rule) -> Result<(), Diagnostic> {
-        let arg = Schema::find(&call.node.target).and_then(Schema::mutated).map_or("self", |a| a.name);
+        let arg = match call.given("out") {
+            Some(_) => "out",
+            None => Schema::find(&call.node.target).and_then(Schema::mutated).map_or("self", |a| a.name),
+        };
         let Some(Arg::Tensor(name)) = call.given(arg) else {
             return Err(bad_argument(format!("{} without a tensor to write", call.node.target)));
         };
@@ -336,6 +344,10 @@ impl Lowering<'_> {
         let value = match call.recorded(name) {
             // Torch's tracing records final states of recurrent layers with a dimension of size 1 that eager runs do not have.
             Some(meta) if is_recurrent(call.target) && meta.sizes.len() == 4 => value,
+            // Torch's tracing records positions and counts in the type of the values.
+            Some(meta) if call.target.contains("unique") && self.is_whole(&value) && meta.dtype != ScalarType::I64 => {
+                value
+            }
             Some(meta) => self.cx.check_recorded(value, meta)?,
             None => value,
         };
@@ -348,6 +360,10 @@ impl Lowering<'_> {
         };
         self.cx.names.insert(name.to_string(), Slot::Tensor(tracked));
         Ok(())
+    }
+
+    fn is_whole(&self, v: &Val) -> bool {
+        matches!(v, Val::Tensor(x) if self.cx.tensor_dtype(*x) == DType::I64)
     }
 
     /// A symbolic number: the export's own formula, where it has one, else the computed value.
@@ -450,6 +466,10 @@ impl Lowering<'_> {
             Arg::Float(v) => UserOutput::Constant(v.to_string()),
             Arg::Bool(v) => UserOutput::Constant(if *v { "True" } else { "False" }.to_string()),
             Arg::Str(v) => UserOutput::Constant(v.clone()),
+            Arg::SymFloat(SymArg::Name(n)) | Arg::SymBool(SymArg::Name(n)) => {
+                let text = format!("the Python number `{n}` as an output is not supported: keep it a tensor");
+                return Err(unsupported_dtype(text));
+            }
             other => return Err(bad_argument(format!("program output {other:?} is not supported"))),
         };
         self.cx.b.graph.outputs.push((name, out));

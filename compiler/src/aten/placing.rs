@@ -49,28 +49,43 @@ fn cartesian_product(cx: &mut Cx, c: &Call<'_>) -> Vals {
     })
 }
 
-/// The r-element subsets of a vector, in order of position.
+/// The r-element subsets of a vector, in order of position. An export may name their number, which is known, by a symbol.
 fn combinations(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (r, repeat) = (c.int("r")?.max(0) as usize, c.bool("with_replacement")?);
-    each(cx, c, |cx, x| {
-        let n = cx.size(x, 0).as_const().ok_or_else(|| unsupported_shape("combinations of a symbolic size"))?;
-        let mut rows: Vec<Vec<i64>> = vec![vec![]];
-        for _ in 0..r {
-            let longer = |row: &Vec<i64>| {
-                let first = row.last().map_or(0, |&l| if repeat { l } else { l + 1 });
-                (first..n).map(|i| [row.as_slice(), &[i]].concat()).collect::<Vec<_>>()
-            };
-            rows = rows.iter().flat_map(longer).collect();
-        }
-        let size = [rows.len() as i64, r as i64];
-        let index = cx.const_i64(&rows.concat(), &size)?;
+    let v = c.value(cx, "self")?;
+    let n = match &v {
+        Val::Tensor(x) | Val::Complex { re: x, .. } => cx.size(*x, 0),
+        _ => return Err(bad_argument("combinations of a number")),
+    };
+    let n = n.as_const().ok_or_else(|| unsupported_shape("combinations of a symbolic size"))?;
+    let mut rows: Vec<Vec<i64>> = vec![vec![]];
+    for _ in 0..r {
+        let longer = |row: &Vec<i64>| {
+            let first = row.last().map_or(0, |&l| if repeat { l } else { l + 1 });
+            (first..n).map(|i| [row.as_slice(), &[i]].concat()).collect::<Vec<_>>()
+        };
+        rows = rows.iter().flat_map(longer).collect();
+    }
+    let known = Dim::from(rows.len() as i64);
+    let recorded = c.meta(0).and_then(|m| m.sizes.first()).is_some_and(|s| s.as_const().is_none());
+    let size = if recorded {
+        let found = cx.found_size(c, 0, Some(&known))?;
+        let count = cx.dim_tensor(&known, DType::I32)?;
+        cx.bind(&found, count)?;
+        found.size
+    } else {
+        known
+    };
+    let index = cx.const_i64(&rows.concat(), &[rows.len() as i64, r as i64])?;
+    let index = cx.slice(index, 0, Dim::from(0), size.clone(), 1)?;
+    Ok(vec![cx.each(&v, |cx, x| {
         let (dtype, count) = (cx.tensor_dtype(x), Dim::from(n));
-        cx.compute(size.map(Dim::from).to_vec(), dtype, &[x, index], |b, axes| {
+        cx.compute(vec![size.clone(), Dim::from(r as i64)], dtype, &[x, index], |b, axes| {
             let i = b.load(1, axes);
             let i = b.wrap_index(i, &count);
             b.load(0, &[i])
         })
-    })
+    })?])
 }
 
 /// Tensors of different first sizes, padded to the longest and stacked.

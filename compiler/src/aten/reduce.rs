@@ -78,7 +78,7 @@ pub(super) const OPS: &[AtenOp] = &[
         ],
         rule: vector_norm,
     },
-    AtenOp { names: &["aten.linalg_matrix_norm.str_ord"], rule: matrix_norm },
+    AtenOp { names: &["aten.linalg_matrix_norm.str_ord", "aten.linalg_norm.ord_str"], rule: matrix_norm },
     AtenOp { names: &["aten.linalg_matrix_norm.default"], rule: matrix_norm_of_order },
     AtenOp { names: &["aten.dist.default"], rule: dist },
     AtenOp { names: &["aten.sum_to_size.default"], rule: sum_to_size },
@@ -393,10 +393,7 @@ fn vector_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
         None => 2.0,
     };
     if c.target == "aten.linalg_norm.default" && !matches!(c.given("ord"), None | Some(Arg::None)) && dims.len() == 2 {
-        return Err(super::unsupported_attribute(
-            "matrix-order",
-            "linalg_norm of a matrix with an order is not supported",
-        ));
+        return matrix_norm_over(cx, c, p, &dims, keep);
     }
     let asked = if c.has("dtype") { c.dtype("dtype")? } else { None };
     let v = match asked {
@@ -417,23 +414,23 @@ fn matrix_norm(cx: &mut Cx, c: &Call<'_>) -> Vals {
     c.require("matrix-order", "ord", fro, "fro")?;
     let v = c.value(cx, c.first())?;
     let rank = c.rank(cx)?;
-    let dims = c.dim_indices("dim", rank)?;
+    let dims = if c.opt_dims("dim")?.is_some() { c.dim_indices("dim", rank)? } else { (0..rank).collect() };
     let x = magnitude(cx, &v)?;
     Ok(vec![p_norm(cx, x, 2.0, &dims, c.bool("keepdim")?)?.into()])
 }
 
 /// The largest (or smallest) sum of magnitudes of a column (±1) or row (±∞).
 fn matrix_norm_of_order(cx: &mut Cx, c: &Call<'_>) -> Vals {
-    let ord = c.float("ord")?;
-    c.require(
-        "matrix-order",
-        "ord",
-        ord.abs() == 1.0 || ord.is_infinite(),
-        "±1 and ±inf: there are no singular values",
-    )?;
-    let v = c.value(cx, c.first())?;
     let rank = c.rank(cx)?;
     let dims = c.dim_indices("dim", rank)?;
+    matrix_norm_over(cx, c, c.float("ord")?, &dims, c.bool("keepdim")?)
+}
+
+/// The largest (or smallest) sum of a column's sizes, or with an infinite order of a row's.
+fn matrix_norm_over(cx: &mut Cx, c: &Call<'_>, ord: f64, dims: &[usize], keep: bool) -> Vals {
+    let fits = ord.abs() == 1.0 || ord.is_infinite();
+    c.require("matrix-order", "ord", fits, "±1 and ±inf: there are no singular values")?;
+    let v = c.value(cx, c.first())?;
     let [rows, cols] = dims[..] else { return Err(bad_argument("a matrix norm over other than two dimensions")) };
     let (summed, picked) = if ord.is_infinite() { (cols, rows) } else { (rows, cols) };
     let x = magnitude(cx, &v)?;
@@ -441,7 +438,7 @@ fn matrix_norm_of_order(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let sums = cx.reduce(x, Combine::Sum, &[summed], true, dtype)?;
     let combine = if ord > 0.0 { Combine::Max } else { Combine::Min };
     let out = cx.reduce(sums, combine, &[picked], true, dtype)?;
-    Ok(vec![if c.bool("keepdim")? { out } else { cx.drop_dims(out, &dims)? }.into()])
+    Ok(vec![if keep { out } else { cx.drop_dims(out, dims)? }.into()])
 }
 
 fn dist(cx: &mut Cx, c: &Call<'_>) -> Vals {

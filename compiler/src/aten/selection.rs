@@ -116,6 +116,13 @@ fn masked_select(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let shape = cx.broadcast_shape(&[x, mask])?;
     let (x, mask) = (cx.broadcast_to(x, &shape)?, cx.broadcast_to(mask, &shape)?);
     let (x, mask) = (flattened(cx, x)?, flattened(cx, mask)?);
+    // Torch's tracing bounds the count by the elements of `self` before it broadcasts.
+    let recorded = call.meta(0).and_then(|m| m.sizes.first()).map(Dim::symbols).unwrap_or_default();
+    if let ([symbol], Some(most)) = (&recorded[..], cx.size(x, 0).as_const())
+        && let Some(range) = cx.ranges.get_mut(symbol)
+    {
+        range.max = range.max.max(most);
+    }
     Ok(vec![select(cx, call, &Val::Tensor(x), 0, mask)?])
 }
 

@@ -23,9 +23,11 @@ pub(super) const OPS: &[AtenOp] = &[
         names: &["aten.special_ndtr.default"],
         rule: |cx, c| {
             float1(cx, c, |b, x| {
-                let t = times(b, x, -FRAC_1_SQRT_2);
-                let e = erfc(b, t);
-                times(b, e, 0.5)
+                // As PyTorch has it, which rounds the far left tail to 0.
+                let t = times(b, x, FRAC_1_SQRT_2);
+                let (e, one) = (b.un(Unary::Erf, t), b.like(x, 1.0));
+                let sum = b.add(e, one);
+                times(b, sum, 0.5)
             })
         },
     },
@@ -38,13 +40,26 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.polygamma.default", "aten.special_polygamma.default"], rule: polygamma },
     AtenOp { names: &["aten.mvlgamma.default", "aten.special_multigammaln.default"], rule: mvlgamma },
     AtenOp {
-        names: &["aten.i0.default", "aten.special_i0.default"],
+        names: &["aten.i0.default", "aten.special_i0.default", "aten.special_modified_bessel_i0.default"],
         rule: |cx, c| float1(cx, c, |b, x| bessel(b, x, 0, false)),
     },
     AtenOp { names: &["aten.special_i0e.default"], rule: |cx, c| float1(cx, c, |b, x| bessel(b, x, 0, true)) },
-    AtenOp { names: &["aten.special_i1.default"], rule: |cx, c| float1(cx, c, |b, x| bessel(b, x, 1, false)) },
+    AtenOp { names: &["aten.special_spherical_bessel_j0.default"], rule: |cx, c| float1(cx, c, spherical_bessel) },
+    AtenOp {
+        names: &["aten.special_i1.default", "aten.special_modified_bessel_i1.default"],
+        rule: |cx, c| float1(cx, c, |b, x| bessel(b, x, 1, false)),
+    },
     AtenOp { names: &["aten.special_i1e.default"], rule: |cx, c| float1(cx, c, |b, x| bessel(b, x, 1, true)) },
 ];
+
+/// sin x / x, 1 at 0 and 0 at infinities.
+fn spherical_bessel(b: &mut BodyBuilder, x: ExprId) -> ExprId {
+    let (zero, one) = (b.like(x, 0.0), b.like(x, 1.0));
+    let (s, at_zero, inf) = (b.un(Unary::Sin, x), b.eq(x, zero), b.un(Unary::IsInf, x));
+    let q = b.div(s, x);
+    let q = b.select(inf, zero, q);
+    b.select(at_zero, one, q)
+}
 
 /// e^(x²)·erfc(x) for x ≥ ½: W. J. Cody's rational approximations.
 fn scaled_tail(b: &mut BodyBuilder, x: ExprId) -> ExprId {
@@ -307,11 +322,56 @@ fn trigamma(b: &mut BodyBuilder, x: ExprId) -> ExprId {
 
 fn polygamma(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let n = c.int("n")?;
-    c.require("order", "n", n == 0 || n == 1, "0 and 1")?;
+    c.require("order", "n", (0..=8).contains(&n), "0 to 8")?;
     let x = c.tensor(cx, "self")?;
     let dtype = super::promote::to_float(cx.tensor_dtype(x));
-    let f = if n == 0 { digamma } else { trigamma };
+    let f = |b: &mut BodyBuilder, x: ExprId| match n {
+        0 => digamma(b, x),
+        1 => trigamma(b, x),
+        _ => higher_polygamma(b, x, n as i32),
+    };
     Ok(vec![pointwise(cx, &[x.into()], dtype, dtype, |b, a| f(b, a[0]))?.into()])
+}
+
+/// (−1)ⁿ⁺¹·n!·Σₖ (x + k)⁻ⁿ⁻¹: the terms up to x + 16 one by one, the rest by the Euler-Maclaurin formula; as PyTorch's, it is for
+/// x > −16, with infinities at the poles.
+fn higher_polygamma(b: &mut BodyBuilder, x: ExprId, n: i32) -> ExprId {
+    const TERMS: i32 = 16;
+    /// B₂ⱼ / (2j)!.
+    const TAIL: [f64; 4] = [1.0 / 12.0, -1.0 / 720.0, 1.0 / 30240.0, -1.0 / 1209600.0];
+    let s = n + 1;
+    let inverse_power = |b: &mut BodyBuilder, v: ExprId, e: i32| {
+        let (one, mut power) = (b.like(v, 1.0), v);
+        for _ in 1..e {
+            power = b.mul(power, v);
+        }
+        b.div(one, power)
+    };
+    let mut sum = b.like(x, 0.0);
+    for k in (0..TERMS).rev() {
+        let k = b.like(x, f64::from(k));
+        let at = b.add(x, k);
+        let term = inverse_power(b, at, s);
+        sum = b.add(sum, term);
+    }
+    let last = b.like(x, f64::from(TERMS));
+    let a = b.add(x, last);
+    let power = inverse_power(b, a, s);
+    let whole = b.mul(a, power);
+    let whole = times(b, whole, 1.0 / f64::from(s - 1));
+    let half = times(b, power, 0.5);
+    let mut tail = b.add(whole, half);
+    let (square, mut factor, mut rising) = (b.mul(a, a), b.div(power, a), f64::from(s));
+    for (j, c) in TAIL.iter().enumerate() {
+        let term = times(b, factor, c * rising);
+        tail = b.add(tail, term);
+        factor = b.div(factor, square);
+        let j = 2 * j as i32;
+        rising *= f64::from(s + j + 1) * f64::from(s + j + 2);
+    }
+    let total = b.add(sum, tail);
+    let factorial: f64 = (1..=n).map(f64::from).product();
+    times(b, total, if n % 2 == 0 { -factorial } else { factorial })
 }
 
 /// p(p − 1)/4·ln π + Σⱼ ln Γ(x + (1 − j)/2).

@@ -278,7 +278,7 @@ fn meshgrid(cx: &mut Cx, c: &Call<'_>) -> Vals {
         line[d] = shape[d].clone();
         let line = cx.reshape(p, line)?;
         let grid = cx.broadcast_to(line, &shape)?;
-        out.push(Val::Tensor(if columns { cx.transpose(grid, 0, 1)? } else { grid }));
+        out.push(Val::Tensor(grid));
     }
     if columns {
         out.swap(0, 1);

@@ -54,6 +54,10 @@ fn read_raw(
         ImportError::limit("bytes of a name", name.len() as u64, limits.name_bytes)?;
         if matches!(meta.get("use_pickle"), Some(Json::Bool(true))) {
             warnings.insert(format!("weight `{name}` is a pickled object and is not read"));
+            // A tensor subclass: what the graph takes out of it is refused, operator by operator.
+            if let Some(Ok(view)) = meta.get("tensor_meta").map(|m| raw_view(m, &format!("weight `{name}`"))) {
+                out.push((name.to_string(), view));
+            }
             continue;
         }
         let file = meta.need("path_name", config)?.str(config)?;

@@ -114,11 +114,12 @@ pub(crate) fn known_value(graph: &Graph, weights: &Weights<'_>, v: ValueId) -> O
 /// Expression nodes of a decoding: what an inner loop may compute again for every element that it reads.
 const MAX_DECODING_NODES: usize = 24;
 
-/// True for floats that little arithmetic makes of stored bytes, at most two of them of each byte: quantised weights. To fold or store
+/// True for floats and 32-bit integers that little arithmetic makes of stored bytes, at most two of them of each byte: quantised weights. To fold or store
 /// them would give back what the quantisation has saved.
 pub(crate) fn decodes_bytes(graph: &Graph, v: ValueId) -> bool {
     let Some(n) = graph.ty(v).n_elems().as_const() else { return false };
-    if !graph.ty(v).dtype.is_float() {
+    let dtype = graph.ty(v).dtype;
+    if !dtype.is_float() && dtype != DType::I32 {
         return false;
     }
     let (mut stack, mut seen) = (vec![v], BTreeSet::new());
