@@ -49,7 +49,7 @@ fn results_are_those_of_pytorch() {
     for (name, _) in FORMS {
         let path = file(&programs, name);
         let program = import::read(&path).expect(name).remove(0);
-        let (graph, _) = pipeline::graph_of(&program, &Options::default()).expect(name);
+        let (graph, _) = pipeline::graph_of(&program, &Options::default(), None).expect(name);
         let stem = name.trim_end_matches(".core");
         let tensors = read_tensors(&path.with_file_name(format!("{stem}.safetensors"))).expect(name);
         let weights = |w: &str| checkpoint_tensor(&program.weights, w);
@@ -83,7 +83,7 @@ fn products_read_the_stored_integers() {
 fn pickled_weights_are_refused_with_what_to_do() {
     let dir = tempfile::tempdir().expect("a scratch folder");
     let program = import::read(&file(&unpacked(dir.path()), "subclass")).expect("readable").remove(0);
-    let all = pipeline::graph_of(&program, &Options::default()).expect_err("refused");
+    let all = pipeline::graph_of(&program, &Options::default(), None).expect_err("refused");
     let refusal = all.iter().find(|d| d.code == Code::UnsupportedOp).expect("an operator");
     assert!(refusal.help.as_deref().is_some_and(|h| h.contains("unwrap_tensor_subclass")), "{refusal}");
 }
