@@ -6,7 +6,7 @@ use crate::device::DeviceProfile;
 use crate::import::Program;
 use crate::import::weights::WeightStore;
 use crate::ir::verify::{Violations, verify};
-use crate::ir::{Dim, Graph, Range};
+use crate::ir::{Dim, Graph, Range, ValueId};
 use crate::options::Options;
 use crate::passes::{self, Done, PassError, mix_precision, quantize};
 use crate::plan::entry::{self, Source};
@@ -17,6 +17,7 @@ use crate::report::{Code, Diagnostic};
 use crate::schedule::fuse::{fuse, is_leaf};
 use crate::schedule::inline::{Place, Use};
 use crate::schedule::interleave::interleave;
+use crate::schedule::layout::{self, Order};
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
 use crate::schedule::{place_bytes, tile, waves};
@@ -119,10 +120,10 @@ pub fn plan_graphs(
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
     let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
     for (graph, store) in graphs.iter().zip(stores) {
-        let (drafts, symtab, decisions) = schedule(graph, device)?;
+        let Scheduled { drafts, symtab, decisions, orders } = schedule(graph, device)?;
         check_slow(graph, &drafts, options)?;
         plan.decisions.extend(decisions);
-        let source = Source { graph, weights: store, device, drafts, symtab };
+        let source = Source { graph, weights: store, device, drafts, symtab, orders };
         plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
     }
     (plan.kernels, plan.requirements) = kernels.finish();
@@ -135,12 +136,26 @@ pub fn plan_graphs(
     Ok(Compiled { plan, weights, graphs, quantized: vec![], mixed: vec![] })
 }
 
+/// What scheduling a graph gives.
+#[derive(Debug)]
+pub struct Scheduled {
+    /// Kernels in order.
+    pub drafts: Vec<Draft>,
+    /// The symbol table that they share.
+    pub symtab: SymTable,
+    /// Reasons behind them.
+    pub decisions: Vec<String>,
+    /// Values whose elements do not lie row by row, sorted.
+    pub orders: Vec<(ValueId, Order)>,
+}
+
 /// Kernels of a graph in order, with the symbol table that they share and the decisions behind them.
 ///
 /// # Errors
 /// Every kernel that cannot be made for this device.
-pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, SymTable, Vec<String>), Vec<Diagnostic>> {
-    let fusion = fuse(graph);
+pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<Scheduled, Vec<Diagnostic>> {
+    let mut fusion = fuse(graph);
+    layout::choose(graph, &mut fusion, device);
     let mut symtab = SymTable::new(&graph.ranges);
     let input = lower::Input { graph, fusion: &fusion, device };
     let (mut drafts, mut problems) = (vec![], vec![]);
@@ -166,7 +181,8 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<(Vec<Draft>, Sy
     let drafts = waves::order(interleave(drafts), &arena);
     let (n, chain) = (drafts.len(), waves::longest_chain(&drafts));
     decisions.push(format!("{}: {n} kernels, of which {chain} depend on each other in the longest chain", graph.name));
-    if problems.is_empty() { Ok((drafts, symtab, decisions)) } else { Err(problems) }
+    let orders = fusion.ordered();
+    if problems.is_empty() { Ok(Scheduled { drafts, symtab, decisions, orders }) } else { Err(problems) }
 }
 
 /// Applies `--set` and `--bound`, and refuses symbols without an upper bound.

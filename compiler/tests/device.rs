@@ -1,5 +1,6 @@
 //! Every operation of the graph, alone and with what fuses into it, on the device at hand against the interpreter.
 
+mod halves;
 mod spread;
 
 use jvc::device::{self, DeviceProfile};

@@ -8,7 +8,7 @@ use jvc::import::weights::WeightStore;
 use jvc::ir::Graph;
 use jvc::ir::print::print;
 use jvc::options::Options;
-use jvc::pipeline;
+use jvc::pipeline::{self, Scheduled};
 use jvc::plan::entry::{self, Source};
 use jvc::plan::kernels::KernelTable;
 use jvc::plan::weights::WeightTable;
@@ -103,11 +103,11 @@ fn compiled(graphs: &[&(String, Graph)], device: &DeviceProfile) -> Outcome {
     for (at, (name, graph)) in graphs.iter().copied().enumerate() {
         let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
         let planned = pipeline::schedule(graph, device).map_err(|all| all[0].message.clone()).and_then(|made| {
-            let (drafts, symtab, _) = made;
+            let Scheduled { drafts, symtab, orders, .. } = made;
             if drafts.iter().any(|d| d.spec.template() != "map") {
                 outcome.tiled.push(at);
             }
-            let source = Source { graph, weights: &store, device, drafts, symtab };
+            let source = Source { graph, weights: &store, device, drafts, symtab, orders };
             let plan = AssertUnwindSafe(|| entry::plan(source, &mut kernels, &mut weights).map_err(|d| d.message));
             catch_unwind(plan).unwrap_or_else(|_| Err("a panic, printed above".to_string()))
         });

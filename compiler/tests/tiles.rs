@@ -44,7 +44,7 @@ const SHAPES: [(u32, u32, u32, bool, &str); 26] = [
 fn problem(m: f64, n: f64, k: f64, half: bool, gathers: bool) -> Problem {
     let half = half.then_some(DType::F16);
     let (gathers, line) = (gathers && half.is_some(), if gathers { 3.0 } else { k });
-    Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half, gathers }
+    Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half, gathers, fills: false, packed: false }
 }
 
 fn text(staging: Staging, wg: u32) -> String {

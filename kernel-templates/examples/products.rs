@@ -1,18 +1,27 @@
-//! Checks and times half-precision matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel.
+//! Checks and times matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel, and that against a plain one.
 //!
-//! `products [f16|bf16|f32] [MxNxK | tMxNxK | convCxOxS | pconvCxOxS …] [--brief] [--tiles BMxBNxBK/WMxWN/BUFFERS[a] | sBMxBNxBK/RxC/BUFFERS …]`: shapes default to those of the models, tiles to a fair choice.
-//! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and without, and the rate.
-//! C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the type, sums in f32; `convCxOxS` is a 3×3 convolution of C channels to O over S×S, NCHW, and
-//! `pconvCxOxS` has the taps of its weights first and their outputs last; `t`: B[K,N] instead. `--brief` repeats less, always with barriers. Tiles with an `s` are of the tiled f32 kernel, `f32` is one of them. Exit code 1 when a result is wrong.
+//! `products [f16|bf16|f32] [--brief | --check] [SHAPE …] [--tiles TILE …]`: shapes default to those of the models, tiles to a fair choice.
+//! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and after every fourth, and the rates; and how
+//! the device spreads fragments. `--brief` repeats less, `--check` times nothing. Exit code 1 when a result is wrong.
+//!
+//! Shapes: `MxNxK` is C[M,N] = A[M,K]·B[N,K]ᵀ, all three in the type, sums in f32; `tMxNxK` has B[K,N] instead. `convCxOxS` is a 3×3 convolution
+//! of C channels to O over S×S, NCHW; `pconvCxOxS` has the taps of its weights first and their outputs last, `nconvCxOxS` the channels of
+//! both sides last.
+//!
+//! Tiles: `BMxBNxBK/WMxWN/BUFFERS[a]` by subgroups, perhaps with `/f[s][l][r]`: fragments are filled by component (`s`: the left tile is staged; `l`,
+//! `r`: blocks of the left, the right side are read a step ahead), or `/P<n>`: the right side is packed and read n fragments ahead.
+//! `sBMxBNxBK/RxC/BUFFERS` is a tile of the f32 kernel, `f32` one of them.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
 use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
 use jvc_kernels::host::Memory;
 use jvc_kernels::spec::{
-    Access, Combine, Coop, Extent, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, MapSpec, MatmulSpec,
-    Operand, RowSpec, Stage, Staging, Store,
+    Access, Combine, Coop, Extent, Fill, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, MapSpec,
+    MatmulSpec, Operand, RowSpec, Spread, Stage, Staging, Store,
 };
+use jvc_kernels::templates::fragments::{Fragment, Part};
+use jvc_kernels::templates::matmul::packed_place;
 use jvc_runtime::{
     Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
     Session, WeightSource, WeightsDesc,
@@ -26,12 +35,14 @@ struct Shape {
     n: u32,
     k: u32,
     image: Option<u32>,
+    /// The image has its channels last, and k goes through the taps first.
+    last: bool,
     /// The right side has its columns last; the weights of a convolution their taps first.
     packed: bool,
 }
 
 const fn plain(m: u32, n: u32, k: u32) -> Shape {
-    Shape { m, n, k, image: None, packed: false }
+    Shape { m, n, k, image: None, last: false, packed: false }
 }
 
 const SHAPES: [Shape; 6] = [
@@ -100,8 +111,8 @@ fn at(e: &mut Exprs, row: u8, pitch: u32, col: u8) -> ExprId {
     e.bin(Binary::Add, start, col)
 }
 
-/// `x[c, y + ty − 1, x + tx − 1]` at row y·side + x and k axes `[c, ty, tx]`; 0 outside.
-fn pixel(e: &mut Exprs, elem: DType, side: u32, [channel, ty, tx]: [u8; 3]) -> ExprId {
+/// `x[c, y + ty − 1, x + tx − 1]` at row y·side + x and k axes `[c, ty, tx]`, perhaps of an image whose channels are last; 0 outside.
+fn pixel(e: &mut Exprs, elem: DType, side: u32, [channel, ty, tx]: [u8; 3], channels_last: Option<u32>) -> ExprId {
     let (row, side_id, one) = (e.axis(1), e.i32(side as i32), e.i32(1));
     let (y, x) = (e.bin(Binary::Div, row, side_id), e.bin(Binary::Rem, row, side_id));
     let (zero, last) = (e.i32(0), e.i32(side as i32 - 1));
@@ -115,10 +126,12 @@ fn pixel(e: &mut Exprs, elem: DType, side: u32, [channel, ty, tx]: [u8; 3]) -> E
     };
     let ((y, y_in), (x, x_in)) = (place(e, y, ty), place(e, x, tx));
     let channel = e.axis(channel);
-    let plane = e.bin(Binary::Mul, channel, side_id);
-    let line = e.bin(Binary::Add, plane, y);
-    let start = e.bin(Binary::Mul, line, side_id);
-    let index = e.bin(Binary::Add, start, x);
+    let (outer, middle, inner) = if channels_last.is_some() { (y, x, channel) } else { (channel, y, x) };
+    let channels = channels_last.map_or(side_id, |c| e.i32(c as i32));
+    let plane = e.bin(Binary::Mul, outer, side_id);
+    let line = e.bin(Binary::Add, plane, middle);
+    let start = e.bin(Binary::Mul, line, channels);
+    let index = e.bin(Binary::Add, start, inner);
     let (value, nothing, inside) = (e.load(0, elem, vec![index]), e.f32(0.0), e.bin(Binary::And, y_in, x_in));
     e.select(inside, value, nothing)
 }
@@ -134,21 +147,39 @@ fn tap(e: &mut Exprs, sizes: [u32; 3]) -> ExprId {
     })
 }
 
-fn product(elem: DType, out: DType, Shape { m, n, k, image, packed }: Shape, staging: Staging, wg: u32) -> KernelSpec {
+/// How fragments are filled, and their sizes.
+type Filled = Option<(Fill, (u32, u32, u32))>;
+
+/// Place of B's element in memory, as the shape or the way in which its fragments are filled has it.
+fn right(e: &mut Exprs, Shape { n, k, packed, .. }: Shape, filled: Filled) -> ExprId {
+    match filled {
+        Some((fill, frag)) if fill.packed > 0 => {
+            let (column, depth) = (e.axis(2), e.axis(3));
+            packed_place(e, &fill.right, (frag.1, frag.2), (column, depth), k)
+        }
+        _ if packed => at(e, 3, n, 2),
+        _ => at(e, 2, k, 3),
+    }
+}
+
+fn product(elem: DType, out: DType, shape: Shape, (staging, wg): (Staging, u32), filled: Filled) -> KernelSpec {
+    let Shape { m, n, k, image, last, packed } = shape;
     let mut e = Exprs::new();
     let index = at(&mut e, 1, n, 2);
     let (lhs, b, k_axes) = match image {
         None => {
-            let (a, b) = (at(&mut e, 1, k, 3), if packed { at(&mut e, 3, n, 2) } else { at(&mut e, 2, k, 3) });
+            let (a, b) = (at(&mut e, 1, k, 3), right(&mut e, shape, filled));
             (e.load(0, elem, vec![a]), b, vec![Extent::Const(k)])
         }
         Some(side) => {
-            let (sizes, axes) = if packed { ([3, 3, k / 9], [5, 3, 4]) } else { ([k / 9, 3, 3], [3, 4, 5]) };
+            let taps_first = packed || last;
+            let (sizes, axes) = if taps_first { ([3, 3, k / 9], [5, 3, 4]) } else { ([k / 9, 3, 3], [3, 4, 5]) };
             let (column, within) = (e.axis(2), tap(&mut e, sizes));
             let (major, pitch, minor) = if packed { (within, n, column) } else { (column, k, within) };
             let pitch = e.i32(pitch as i32);
             let start = e.bin(Binary::Mul, major, pitch);
-            (pixel(&mut e, elem, side, axes), e.bin(Binary::Add, start, minor), sizes.map(Extent::Const).to_vec())
+            let left = pixel(&mut e, elem, side, axes, last.then_some(k / 9));
+            (left, e.bin(Binary::Add, start, minor), sizes.map(Extent::Const).to_vec())
         }
     };
     let rhs = e.load(1, elem, vec![b]);
@@ -222,8 +253,8 @@ struct Bench {
 /// What is recorded after the operands are filled.
 #[derive(Clone, Copy)]
 enum Steps {
-    /// This many products, with a barrier after each or not.
-    Time(u32, bool),
+    /// This many products, with a barrier after every so many.
+    Time(u32, u32),
     /// One product, its reference and the comparison.
     Check,
 }
@@ -233,11 +264,15 @@ impl Bench {
         let Shape { m, n, k, .. } = shape;
         let reference = if elem == DType::F32 { PLAIN } else { (REFERENCE, 256) };
         let size = elem.size_bytes();
+        let filled = match staging {
+            Staging::Coop(c) => c.fill.map(|f| (f, c.frag)),
+            _ => None,
+        };
         let specs = [
             fill(elem, m * k, 0),
             fill(elem, n * k, 0x2545_f490),
-            product(elem, elem, shape, staging, wg),
-            product(elem, DType::F32, shape, reference.0, reference.1),
+            product(elem, elem, shape, (staging, wg), filled),
+            product(elem, DType::F32, shape, reference, filled),
             compare(elem, shape),
         ];
         let built: Result<Vec<Kernel>, _> =
@@ -277,7 +312,7 @@ impl Bench {
         run(0, &[0], true);
         run(1, &[1], true);
         match steps {
-            Steps::Time(count, barrier) => (0..count).for_each(|_| run(2, &[0, 1, 2], barrier)),
+            Steps::Time(count, barrier) => (1..=count).for_each(|i| run(2, &[0, 1, 2], i % barrier == 0)),
             Steps::Check => {
                 run(2, &[0, 1, 2], true);
                 run(3, &[0, 1, 3], true);
@@ -298,9 +333,9 @@ impl Bench {
     }
 
     /// Seconds of one product: what more of them add to a run, medians of several runs in turn.
-    fn time(&self, flops: f64, barrier: bool, brief: bool) -> Result<f64, Error> {
-        let count = (if brief { 5e11 } else { 8e12 } / flops).clamp(10.0, 300.0) as u32;
-        let (few, many) = (count / 5, count);
+    fn time(&self, flops: f64, (work, barrier): (f64, u32)) -> Result<f64, Error> {
+        let count = (work / flops).clamp(8.0, 400.0) as u32 / 4 * 4 + 4;
+        let (few, many) = (count / 4 / 4 * 4, count);
         let mut sessions = [self.session(Steps::Time(few, barrier))?, self.session(Steps::Time(many, barrier))?];
         let mut samples = [vec![], vec![]];
         for round in 0..7 {
@@ -340,8 +375,54 @@ fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Er
     Model::load(gpu, &program, WeightSource::None, &CacheDir::None)
 }
 
-/// `BMxBNxBK/WMxWN/BUFFERS[a]` in the device's fragments.
-fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
+/// How the device spreads left and right fragments.
+type Spreads = Option<(Spread, Spread)>;
+
+/// Asks the device how it spreads the fragments that [`tile`] takes.
+fn spreads(gpu: &Gpu, elem: DType) -> Result<Spreads, String> {
+    let info = gpu.info();
+    let Some(f) = info.cooperative.iter().rfind(|s| s.operand == elem.name() && s.accumulator == "f32") else {
+        return Ok(None);
+    };
+    let subgroup = info.subgroup;
+    let ask = |part, elem, rows, columns| {
+        let fragment = Fragment { part, elem, rows, columns, subgroup };
+        let Some(kernel) = fragment.kernel() else { return Ok(None) };
+        let answer = answer(gpu, &kernel, fragment.components() * subgroup).map_err(|e| e.to_string())?;
+        let spread = fragment.spread(&answer);
+        println!("{part:?} {elem} {rows}x{columns}: {spread:?}");
+        Ok::<_, String>(spread)
+    };
+    ask(Part::Sum, DType::F32, f.m, f.n)?;
+    let (left, right) = (ask(Part::Left, elem, f.m, f.k)?, ask(Part::Right, elem, f.k, f.n)?);
+    Ok(left.zip(right))
+}
+
+/// What a kernel of one workgroup writes into its only operand.
+fn answer(gpu: &Gpu, kernel: &Kernel, len: u32) -> Result<Vec<f32>, Error> {
+    let code: Vec<u8> = kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let subgroup = kernel.needs.subgroup;
+    let desc = KernelDesc { name: "fragment", code: &code, n_bases: 1, n_operands: 1, subgroup };
+    let (requirements, weights) = (Requirements::NONE, WeightsDesc::default());
+    let program = ProgramDesc { name: "fragment", requirements, kernels: &[desc], weights };
+    let model = Model::load(gpu, &program, WeightSource::None, &CacheDir::None)?;
+    let mut session = model.session(&EntryDesc {
+        name: "main",
+        arena_bytes: &[u64::from(len) * 4],
+        io: &[],
+        table_words: 0,
+        state_bytes: 0,
+        state_init: &[],
+        record: &|r: &mut Recorder<'_>| r.dispatch(0, &[Base::Arena(0)], &[0], Groups::Fixed([1, 1, 1])),
+    })?;
+    session.run(&[], &[], &mut [])?;
+    let mut bytes = vec![0; len as usize * 4];
+    session.buffer(0, Base::Arena(0)).expect("the entry has an arena").read(0, &mut bytes)?;
+    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+}
+
+/// `BMxBNxBK/WMxWN/BUFFERS[a][/FILL]` in the device's fragments.
+fn tile(text: &str, elem: DType, gpu: &Gpu, spreads: Spreads) -> Option<(Staging, u32)> {
     if text == "f32" {
         return Some((REFERENCE, 256));
     }
@@ -359,7 +440,16 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(Staging, u32)> {
     let buffers = last.trim_end_matches('a').parse().ok()?;
     let (&[bm, bn, bk], &[wm, wn]) = (tile.as_slice(), warps.as_slice()) else { return None };
     let frag = (found.m, found.n, found.k);
-    let coop = Coop { bm, bn, bk, frag, warps: (wm, wn), elem, subgroup, buffers, ahead: last.ends_with('a') };
+    let fill = match parts.next() {
+        None => None,
+        Some(flags) => {
+            let (left, right) = spreads?;
+            let ahead = (flags.contains('l'), flags.contains('r'));
+            let packed = flags.trim_start_matches('P').parse().unwrap_or(0);
+            Some(Fill { left, right, staged: flags.contains('s'), ahead, packed })
+        }
+    };
+    let coop = Coop { bm, bn, bk, frag, warps: (wm, wn), elem, subgroup, buffers, ahead: last.ends_with('a'), fill };
     Some((Staging::Coop(coop), wm * wn * subgroup))
 }
 
@@ -371,24 +461,25 @@ fn tiled(text: &str) -> Option<(Staging, u32)> {
 }
 
 fn shape(text: &str) -> Option<Shape> {
-    let packed = text.starts_with(['p', 't']);
-    let text = text.trim_start_matches(['p', 't']);
+    let (packed, last) = (text.starts_with(['p', 't']), text.starts_with('n'));
+    let text = text.trim_start_matches(['p', 't', 'n']);
     let image = text.strip_prefix("conv");
     let sizes: Option<Vec<u32>> = image.unwrap_or(text).split('x').map(|n| n.parse().ok()).collect();
     let [a, b, c] = *sizes? else { return None };
     Some(if image.is_some() {
-        Shape { m: c * c, n: b, k: a * 9, image: Some(c), packed }
+        Shape { m: c * c, n: b, k: a * 9, image: Some(c), last, packed }
     } else {
         Shape { packed, ..plain(a, b, c) }
     })
 }
 
 /// One line of the table; false when the result is wrong.
-fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str, brief: bool) -> Result<bool, String> {
-    let staging = tile(text, elem, gpu).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
+fn line(gpu: &Gpu, (elem, spreads): (DType, Spreads), shape: Shape, (text, work): (&str, f64)) -> Result<bool, String> {
+    let staging = tile(text, elem, gpu, spreads).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
     let bench = Bench::new(gpu, elem, shape, staging)?;
-    let Shape { m, n, k, image, packed } = shape;
+    let Shape { m, n, k, image, packed, last } = shape;
     let what = match (image, packed) {
+        (Some(_), false) if last => "nconv ",
         (Some(_), true) => "pconv ",
         (Some(_), false) => "conv ",
         (None, true) => "t",
@@ -397,8 +488,13 @@ fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str, brief: bool) -> Result
     let flops = 2.0 * f64::from(m) * f64::from(n) * f64::from(k);
     let error = bench.check().map_err(|e| e.to_string())?;
     let right = error <= allowed(elem, k);
-    let with = bench.time(flops, true, brief).map_err(|e| e.to_string())?;
-    let without = if brief { with } else { bench.time(flops, false, brief).map_err(|e| e.to_string())? };
+    if work == 0.0 {
+        let wrong = if right { "" } else { " WRONG" };
+        println!("| {elem} | {what}{m}x{n}x{k} | {text} | {:.0} | {error:.1e}{wrong} |", bench.build_ms);
+        return Ok(right);
+    }
+    let [with, without] = [1, 4].map(|barrier| bench.time(flops, (work, barrier)).map_err(|e| e.to_string()));
+    let (with, without) = (with?, without?);
     println!(
         "| {elem} | {what}{m}x{n}x{k} | {text} | {:.0} | {error:.1e}{} | {:.1} | {:.1} | {:.1} | {:.1} |",
         bench.build_ms,
@@ -414,7 +510,14 @@ fn line(gpu: &Gpu, elem: DType, shape: Shape, text: &str, brief: bool) -> Result
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let elem = args.iter().find_map(|a| DType::parse(a)).unwrap_or(DType::F16);
-    let brief = args.iter().any(|a| a == "--brief");
+    let asked = |flag: &str| args.iter().any(|a| a == flag);
+    let work = if asked("--check") {
+        0.0
+    } else if asked("--brief") {
+        1.5e12
+    } else {
+        8e12
+    };
     let tiles_at = args.iter().position(|a| a == "--tiles");
     let (before, tiles) = args.split_at(tiles_at.unwrap_or(args.len()));
     let mut shapes: Vec<Shape> = before.iter().filter_map(|a| shape(a)).collect();
@@ -433,12 +536,19 @@ fn main() {
         }
     };
     println!("{} ({})", gpu.info().name, gpu.info().driver);
-    println!("| type | shape | tile | build ms | error | µs | TFLOP/s | µs no barrier | TFLOP/s |");
+    let spreads = match spreads(&gpu, elem) {
+        Ok(spreads) => spreads,
+        Err(e) => {
+            println!("the device does not tell its fragments: {e}");
+            None
+        }
+    };
+    println!("| type | shape | tile | build ms | error | µs | TFLOP/s | µs of four | TFLOP/s |");
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut all_right = true;
     for &shape in &shapes {
         for text in &tiles {
-            match line(&gpu, elem, shape, text, brief) {
+            match line(&gpu, (elem, spreads), shape, (text, work)) {
                 Ok(right) => all_right &= right,
                 Err(why) => println!("| {elem} | {}x{}x{} | {text} | {why} |", shape.m, shape.n, shape.k),
             }

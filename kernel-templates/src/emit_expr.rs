@@ -4,7 +4,7 @@
 //! all that it depends on is bound and from which its value still reaches the place of use; so what does not change in a loop is computed before
 //! it ([`Emit::hoist`]), and the outputs of a register tile share what they have in common.
 
-use crate::asm::{Asm, Buffers, Id, If, Loop, St};
+use crate::asm::{Asm, BlockRun, Buffers, Id, If, Loop, St};
 use crate::dtype::Ty;
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
@@ -434,6 +434,16 @@ impl<'s> Emit<'s> {
     /// 16 bytes of an operand as four words; `index` counts such blocks.
     pub(crate) fn load_operand_block(&mut self, operand: u16, index: Id) -> Id {
         self.asm.load_operand_block(&mut self.buffers, operand, index)
+    }
+
+    /// The blocks of an operand from block `index` on.
+    pub(crate) fn block_run(&mut self, operand: u16, index: Id) -> BlockRun {
+        self.asm.block_run(&mut self.buffers, operand, index)
+    }
+
+    /// Block `distance` of a run.
+    pub(crate) fn load_run_block(&mut self, run: BlockRun, distance: u32) -> Id {
+        self.asm.load_run_block(&mut self.buffers, run, distance)
     }
 
     /// Writes 16 bytes of an operand.

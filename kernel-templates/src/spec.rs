@@ -5,8 +5,12 @@
 //! residuals cost no template of their own. The numbering of `Axis` and `Arg` is part of each template's contract below.
 
 mod built;
+mod coop;
+mod spread;
 
 pub use built::*;
+pub use coop::{Coop, Fill};
+pub use spread::Spread;
 
 use crate::dtype::{DType, Storage, Ty};
 use crate::expr::{Expr, ExprId, Exprs};
@@ -193,29 +197,6 @@ pub enum Staging {
         /// Columns that they compute side by side.
         cols: u32,
     },
-}
-
-/// Parameters of a matmul on cooperative matrices. Sizes are multiples of 8, the halves of a 16-byte block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Coop {
-    /// Tile along m, a multiple of the fragment's times the subgroups along m.
-    pub bm: u32,
-    /// Tile along n, likewise.
-    pub bn: u32,
-    /// Tile along k, a multiple of the fragment's.
-    pub bk: u32,
-    /// Fragment sizes (m, n, k) from the device profile.
-    pub frag: (u32, u32, u32),
-    /// Subgroups along m and n; `wg` is their count times `subgroup`.
-    pub warps: (u32, u32),
-    /// Fragment element type: F16 or BF16.
-    pub elem: DType,
-    /// Invocations of a subgroup; the pipeline demands it, and full subgroups.
-    pub subgroup: u32,
-    /// Tiles in shared memory: 1, or 2 in turn, which saves a barrier per tile.
-    pub buffers: u32,
-    /// The next tile is loaded to registers before the present one is multiplied.
-    pub ahead: bool,
 }
 
 /// `acc[b,m,n] = Σ_k lhs(b,m,k)·rhs(b,n,k)`, then stores. Matrix products, and convolutions by their access maps.

@@ -3,8 +3,8 @@
 use crate::dtype::{DType, Storage};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::spec::{
-    Access, AttentionSpec, AttentionStaging, Coop, CoopAttention, Extent, FftSpec, Interface, KernelSpec, Left,
-    MapSpec, MatmulSpec, RecurrentSpec, RowSpec, ScanSpec, ScatterSpec, SortSpec, Staging, Store,
+    Access, AttentionSpec, AttentionStaging, Coop, CoopAttention, Extent, FftSpec, Fill, Interface, KernelSpec, Left,
+    MapSpec, MatmulSpec, RecurrentSpec, RowSpec, ScanSpec, ScatterSpec, SortSpec, Spread, Staging, Store,
 };
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -262,17 +262,32 @@ fn staging(s: &Staging) -> String {
         Staging::Shared { bm, bn, bk, rows, cols, buffers } => {
             format!("shared:{bm}x{bn}x{bk}:{rows}x{cols}:buf{buffers}")
         }
-        Staging::Coop(Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead }) => {
+        Staging::Coop(Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead, fill }) => {
             let (tile, frag, warps) = (
                 format!("{bm}x{bn}x{bk}"),
                 format!("{}x{}x{}", frag.0, frag.1, frag.2),
                 format!("{}x{}", warps.0, warps.1),
             );
             let ahead = if *ahead { ":ahead" } else { "" };
-            format!("coop:{tile}:{frag}:{warps}:{elem}:sg{subgroup}:buf{buffers}{ahead}")
+            let fill = fill.map(|f| filled(&f)).unwrap_or_default();
+            format!("coop:{tile}:{frag}:{warps}:{elem}:sg{subgroup}:buf{buffers}{ahead}{fill}")
         }
         Staging::Gemv { threads_per_dot, cols } => format!("gemv:{threads_per_dot}x{cols}"),
     }
+}
+
+fn filled(f: &Fill) -> String {
+    let entries = |of: &[(u8, u8)]| -> String {
+        let all: Vec<String> =
+            of.iter().filter(|e| **e != (0, 0)).map(|(row, column)| format!("{row}.{column}")).collect();
+        all.join(",")
+    };
+    let spread = |s: &Spread| format!("{}/{}", entries(&s.lanes), entries(&s.components));
+    let staged = if f.staged { ":staged" } else { "" };
+    let ahead = |on: bool, side: &str| if on { format!(":{side}") } else { String::new() };
+    let (left, right) = (ahead(f.ahead.0, "left_ahead"), ahead(f.ahead.1, "right_ahead"));
+    let packed = if f.packed > 0 { format!(":packed{}", f.packed) } else { String::new() };
+    format!(":fill:{}:{}{staged}{left}{right}{packed}", spread(&f.left), spread(&f.right))
 }
 
 fn map(s: &MapSpec) -> String {

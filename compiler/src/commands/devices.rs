@@ -45,7 +45,7 @@ pub(super) fn probe(args: &ProbeArgs, console: &mut Console<'_>) -> Result<Outco
     }
     let gpu = Gpu::open(&load::select(args.gpu.as_deref()))?;
     let info = gpu.info();
-    let text = device::print_profile(&device::of_gpu(info), &format!("queried from {}", describe(info)));
+    let text = device::print_profile(&device::of_open_gpu(&gpu), &format!("queried from {}", describe(info)));
     match &args.output {
         Some(path) => jvc_codegen::artifact::write_single(path, text.as_bytes())?,
         None => write!(console.out, "{text}")?,

@@ -59,7 +59,7 @@ pub(super) fn in_memory(
 ) -> Result<InMemory, CommandError> {
     let programs = programs(&[program.to_path_buf()], compile, console)?;
     let gpu = rt::Gpu::open(&select(device.gpu.as_deref()))?;
-    let profile = profile(device)?.unwrap_or_else(|| device::of_gpu(gpu.info()));
+    let profile = profile(device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
     let started = Instant::now();
     let compiled = pipeline::compile(&programs, &compile.options(None), &profile).map_err(CommandError::Diagnostics)?;
     let compile_seconds = started.elapsed().as_secs_f64();
@@ -81,7 +81,7 @@ pub(super) fn stem(path: &Path) -> String {
 /// A profile by name, from a file, or of this machine's GPU.
 pub(super) fn device(name: &str) -> Result<DeviceProfile, CommandError> {
     if name == "auto" {
-        return Ok(device::of_gpu(rt::Gpu::open(&rt::Select::Auto)?.info()));
+        return Ok(device::of_open_gpu(&rt::Gpu::open(&rt::Select::Auto)?));
     }
     named_device(name)
 }

@@ -78,8 +78,7 @@ fn kernels(example: &examples::Example, device: &DeviceProfile) -> Vec<&'static 
         let (graph, _) = pipeline::graph_of(program, &Options::default(), None).ok()?;
         pipeline::schedule(&graph, device).ok()
     });
-    let templates: BTreeSet<&'static str> =
-        made.iter().flat_map(|(drafts, ..)| drafts).map(|d| d.spec.template()).collect();
+    let templates: BTreeSet<&'static str> = made.iter().flat_map(|s| &s.drafts).map(|d| d.spec.template()).collect();
     templates.into_iter().collect()
 }
 

@@ -2,8 +2,10 @@
 //!
 //! A device is one file in `compiler/devices/` and one line in [`FILES`]. Other names for it stand in its file.
 
+mod fragments;
 mod probe;
 
+pub use fragments::{of_open_gpu, with_fragments};
 pub use probe::{of_gpu, print_profile};
 
 use serde::{Deserialize, Serialize};
@@ -169,6 +171,38 @@ pub struct CoopShape {
     pub operand: String,
     /// Type of accumulator and result (`f32`).
     pub result: String,
+    /// How the driver spreads left fragments, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<Spread>,
+    /// Likewise of right fragments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub right: Option<Spread>,
+}
+
+/// The element of a fragment that an invocation holds in a component is at the (row, column) that is the sum of the entries of all bits set
+/// in the invocation's number and in the component's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// One entry a bit of the invocation's number, the lowest first.
+    pub lanes: Vec<(u8, u8)>,
+    /// One entry a bit of the component's number.
+    pub components: Vec<(u8, u8)>,
+}
+
+impl Spread {
+    fn of(spread: &jvc_kernels::spec::Spread) -> Spread {
+        let moves = |entries: &[(u8, u8)]| entries.iter().copied().filter(|e| *e != (0, 0)).collect();
+        Spread { lanes: moves(&spread.lanes), components: moves(&spread.components) }
+    }
+
+    /// In the templates' words; none where it has more entries than they know.
+    pub fn as_spec(&self) -> Option<jvc_kernels::spec::Spread> {
+        let mut spread = jvc_kernels::spec::Spread::default();
+        spread.lanes.get_mut(..self.lanes.len())?.copy_from_slice(&self.lanes);
+        spread.components.get_mut(..self.components.len())?.copy_from_slice(&self.components);
+        Some(spread)
+    }
 }
 
 #[cfg(test)]

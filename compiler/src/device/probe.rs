@@ -4,7 +4,7 @@ use super::{CoopShape, DeviceProfile, Features, Limits, Rates};
 use jvc_runtime::{Cooperative, GpuInfo, GpuKind};
 use std::fmt::Write;
 
-/// The profile of a device. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
+/// The profile of a device as its driver describes it. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
 /// the bundled profile whose name or description the device's name matches.
 pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
     let (low, high) = info.subgroup_range;
@@ -52,6 +52,8 @@ fn cooperative(info: &GpuInfo) -> Vec<CoopShape> {
         k: s.k,
         operand: s.operand.to_string(),
         result: s.accumulator.to_string(),
+        left: None,
+        right: None,
     };
     usable.map(shape).collect()
 }

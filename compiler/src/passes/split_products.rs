@@ -58,7 +58,7 @@ fn parts(view: &View<'_>, dtype: DType, [batch, m, n, k, line]: [i64; 5], divisi
         return None;
     }
     let [batch, m, n, k, line] = [batch, m, n, k, line].map(|v| v as f64);
-    let problem = Problem { batch, m, n, k, line, acc: Ty::F32, half, gathers: false };
+    let problem = Problem { batch, m, n, k, line, acc: Ty::F32, half, gathers: false, fills: false, packed: false };
     let parts = tiled::parts(device, &problem, u32::try_from(divisible).ok()?);
     (parts > 1).then_some(i64::from(parts))
 }
@@ -118,6 +118,10 @@ fn is_part(view: &View<'_>, a: ValueId) -> bool {
 fn conv<'a>(view: &'a View<'a>, node: NodeId, window: &Window) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let out = view.ty(n.outputs[0]);
+    // Halves have their channels last between convolutions of one group, which saves more.
+    if out.dtype != DType::F32 {
+        return None;
+    }
     let (w, y) = (view.ty(n.inputs[1]).const_shape()?, out.const_shape()?);
     let (outputs, channels, taps) = (w[0], w[1], product(&w[2..]));
     let rows = y[0] * product(&y[2..]);

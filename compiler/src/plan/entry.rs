@@ -12,6 +12,7 @@ use crate::memory::barriers::{self, Touches};
 use crate::memory::{self, Placement, Request};
 use crate::report::{Code, Diagnostic};
 use crate::schedule::inline::{Place, Use, storage_of};
+use crate::schedule::layout::Order;
 use crate::schedule::lower::{Draft, bind};
 use crate::schedule::symtab::SymTable;
 use crate::schedule::{n_input_slots, output_slots, place_bytes, tensor_bytes, waves};
@@ -34,6 +35,8 @@ pub struct Source<'a> {
     pub drafts: Vec<Draft>,
     /// Its symbol table.
     pub symtab: SymTable,
+    /// Its values whose elements do not lie row by row, sorted.
+    pub orders: Vec<(ValueId, Order)>,
 }
 
 /// Where a place lies: its region, the base that reaches it, and the byte offset there (or the slot of the I/O table).
@@ -79,7 +82,7 @@ impl<'a> Planner<'a> {
         let mut offset = 0;
         for (name, ty, value) in states(graph) {
             let bytes = tensor_bytes(graph, self.source.device, &ty);
-            let init = self.checkpoint(&WeightRef::new(&name), &ty, weights)?;
+            let init = self.checkpoint(&WeightRef::new(&name), &ty, Order::Rows, weights)?;
             if let Some(v) = value {
                 self.locations.insert(Place::Value(v), Location { region: Region::State, base: Base::State, offset });
             }
@@ -93,7 +96,13 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn checkpoint(&self, w: &WeightRef, ty: &TensorType, weights: &mut WeightTable) -> Result<u32, Diagnostic> {
+    fn checkpoint(
+        &self,
+        w: &WeightRef,
+        ty: &TensorType,
+        order: Order,
+        weights: &mut WeightTable,
+    ) -> Result<u32, Diagnostic> {
         let store = self.source.weights;
         let view = |name: &str| {
             let base = name.strip_suffix(".re").or_else(|| name.strip_suffix(".im"));
@@ -102,7 +111,12 @@ impl<'a> Planner<'a> {
         };
         let views = w.names().map(view).collect::<Result<Vec<_>, _>>()?;
         let name = w.names().collect::<Vec<_>>().join("+");
-        weights.checkpoint(&name, views, ty.dtype, storage_of(ty.dtype, self.source.device))
+        weights.checkpoint(&name, views, ty.dtype, (storage_of(ty.dtype, self.source.device), order))
+    }
+
+    fn order(&self, v: ValueId) -> Order {
+        let orders = &self.source.orders;
+        orders.binary_search_by_key(&v, |(v, _)| *v).map_or(Order::Rows, |at| orders[at].1)
     }
 
     fn place_arena(&mut self) -> Result<(), Diagnostic> {
@@ -149,13 +163,13 @@ impl<'a> Planner<'a> {
                 Place::Value(v) => match &graph.def(v).op {
                     Op::Input { .. } => io_location(input_slot(graph, v)),
                     Op::Weight(w) => {
-                        let tensor = self.checkpoint(w, graph.ty(v), weights)?;
+                        let tensor = self.checkpoint(w, graph.ty(v), self.order(v), weights)?;
                         weight_location(weights, tensor)
                     }
                     Op::Const(lit) => {
                         let storage = storage_of(lit.ty.dtype, self.source.device);
                         let name = format!("const.{}", graph.value(v).name);
-                        let tensor = weights.literal(&name, lit, storage)?;
+                        let tensor = weights.literal(&name, lit, (storage, self.order(v)))?;
                         weight_location(weights, tensor)
                     }
                     op => panic!("{op:?} has no place"),

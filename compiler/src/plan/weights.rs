@@ -6,6 +6,7 @@ use crate::import::weights::WeightView;
 use crate::ir::{DType, Literal};
 use crate::memory::ALIGNMENT;
 use crate::report::{Code, Diagnostic};
+use crate::schedule::layout::Order;
 use half::slice::HalfFloatSliceExt;
 use jvc_codegen::plan::{WeightTensor, Weights};
 use jvc_codegen::weights::{ContentHasher, hash_weights};
@@ -29,6 +30,8 @@ struct Tensor {
     source: Source,
     dtype: DType,
     storage: Storage,
+    shape: Vec<u64>,
+    order: Order,
 }
 
 /// Tensors of all entry points, shared where name and bytes are equal.
@@ -62,7 +65,7 @@ impl WeightTable {
         name: &str,
         views: Vec<WeightView>,
         dtype: DType,
-        storage: Storage,
+        (storage, order): (Storage, Order),
     ) -> Result<u32, Diagnostic> {
         let view = &views[0];
         if views.iter().any(|v| v.storage.is_none()) {
@@ -76,22 +79,28 @@ impl WeightTable {
         if view.dtype.is_complex() {
             shape.push(2);
         }
-        self.add(name, shape, Tensor { source: Source::Views(views), dtype, storage })
+        self.add(name, Tensor { source: Source::Views(views), dtype, storage, shape, order })
     }
 
     /// The place of a constant of the graph.
-    pub fn literal(&mut self, name: &str, lit: &Literal, storage: Storage) -> Result<u32, Diagnostic> {
+    pub fn literal(
+        &mut self,
+        name: &str,
+        lit: &Literal,
+        (storage, order): (Storage, Order),
+    ) -> Result<u32, Diagnostic> {
         let shape = lit.ty.const_shape().expect("constants have literal shapes");
         let shape = shape.into_iter().map(|s| s as u64).collect();
         let source = Source::Literal(lit.bytes.clone());
-        self.add(name, shape, Tensor { source, dtype: lit.ty.dtype, storage })
+        self.add(name, Tensor { source, dtype: lit.ty.dtype, storage, shape, order })
     }
 
-    fn add(&mut self, name: &str, shape: Vec<u64>, tensor: Tensor) -> Result<u32, Diagnostic> {
+    fn add(&mut self, name: &str, tensor: Tensor) -> Result<u32, Diagnostic> {
         let mut hasher = ContentHasher::default();
         hasher.update(&tensor.stored());
         let word = tensor.storage == Storage::Word;
-        let identity = Identity { dtype: tensor.dtype, word, shape, hash: hasher.finish(), name: name.to_string() };
+        let (shape, hash) = (tensor.shape.clone(), hasher.finish());
+        let identity = Identity { dtype: tensor.dtype, word, shape, hash, name: name.to_string() };
         if let Some(&at) = self.by_identity.get(&identity) {
             return Ok(at);
         }
@@ -199,6 +208,10 @@ impl Tensor {
                 _ => Cow::Owned(views.iter().map(|v| self.native(v)).collect::<Vec<_>>().concat()),
             },
         };
+        let native = match self.order {
+            Order::Rows => native,
+            order => Cow::Owned(reordered(order, &self.shape, &native)),
+        };
         match self.storage {
             Storage::Native => native,
             Storage::Word => Cow::Owned(widen(self.dtype, &native)),
@@ -226,6 +239,25 @@ fn rounded(half: DType, floats: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Row-major elements of a tensor of this shape in another order.
+fn reordered(order: Order, shape: &[u64], rows: &[u8]) -> Vec<u8> {
+    match order {
+        Order::Rows => rows.to_vec(),
+        Order::Fragments(f) => f.packed(rows, shape[1] as usize),
+        Order::ChannelsLast => {
+            let n: u64 = shape.iter().product();
+            let (channels, inner) = (shape[1] as usize, shape[2..].iter().product::<u64>() as usize);
+            let size = rows.len() / (n as usize).max(1);
+            let mut out = Vec::with_capacity(rows.len());
+            for block in rows.chunks_exact((channels * inner * size).max(1)) {
+                let places = (0..inner).flat_map(|i| (0..channels).map(move |c| (c * inner + i) * size));
+                places.for_each(|at| out.extend_from_slice(&block[at..at + size]));
+            }
+            out
+        }
+    }
 }
 
 /// Each element in a 32-bit word of its own, as `Storage::Word` says.

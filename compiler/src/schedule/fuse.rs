@@ -6,6 +6,7 @@
 //! parts' kernels store into.
 
 use super::inline::Place;
+use super::layout::Order;
 use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
 use crate::passes::decodes_bytes;
 use jvc_kernels::expr::{Binary, Expr, Unary};
@@ -84,6 +85,7 @@ pub struct Fusion {
     buffers: Vec<Option<Reason>>,
     places: Vec<Vec<Place>>,
     parts: Vec<Option<(ValueId, usize, Dim)>>,
+    orders: Vec<Order>,
     /// Kernels in execution order.
     pub groups: Vec<Group>,
 }
@@ -104,6 +106,22 @@ impl Fusion {
         self.places[v.0 as usize].clone()
     }
 
+    /// How the elements of a value lie in its own memory.
+    pub fn order(&self, v: ValueId) -> Order {
+        self.orders[v.0 as usize]
+    }
+
+    /// The values whose elements do not lie row by row, sorted.
+    pub fn ordered(&self) -> Vec<(ValueId, Order)> {
+        let all = (0u32..).zip(&self.orders).map(|(i, order)| (ValueId(i), *order));
+        all.filter(|(_, order)| *order != Order::Rows).collect()
+    }
+
+    /// Gives a value another order.
+    pub(super) fn set_order(&mut self, v: ValueId, order: Order) {
+        self.orders[v.0 as usize] = order;
+    }
+
     /// The concatenation that a value's kernel stores into, with dimension and start.
     pub fn part_of(&self, v: ValueId) -> Option<(ValueId, usize, Dim)> {
         self.parts[v.0 as usize].clone()
@@ -112,7 +130,8 @@ impl Fusion {
     /// One line per materialised value, for the decision log.
     pub fn decisions(&self, graph: &Graph) -> Vec<String> {
         let reasons = self.buffers.iter().enumerate().filter_map(|(i, r)| Some((i, (*r)?)));
-        reasons.map(|(i, r)| format!("{}: stored because {}", graph.values[i].name, r.text())).collect()
+        let order = |i: usize| if self.orders[i] == Order::ChannelsLast { ", with its channels last" } else { "" };
+        reasons.map(|(i, r)| format!("{}: stored because {}{}", graph.values[i].name, r.text(), order(i))).collect()
     }
 
     /// Why a value is materialised.
@@ -208,7 +227,9 @@ impl<'a> Fuser<'a> {
         for v in graph.roots() {
             is_root[v.0 as usize] = true;
         }
-        let fusion = Fusion { buffers: vec![None; n], places: vec![vec![]; n], parts: vec![None; n], groups: vec![] };
+        let orders = vec![Order::Rows; n];
+        let (buffers, places, parts) = (vec![None; n], vec![vec![]; n], vec![None; n]);
+        let fusion = Fusion { buffers, places, parts, orders, groups: vec![] };
         let (absorbed, carried) = (vec![false; n], vec![false; n]);
         Fuser { graph, fusion, users, is_root, work: vec![Work::default(); n], absorbed, carried }
     }

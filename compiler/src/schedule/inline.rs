@@ -3,6 +3,7 @@
 
 use super::fuse::Fusion;
 use super::index::Ix;
+use super::layout::{Order, channels_last};
 use super::symtab::SymTable;
 use crate::device::DeviceProfile;
 use crate::ir::{Body, DType, Dim, Graph, Literal, Op, TensorType, ValueId};
@@ -170,9 +171,20 @@ impl<'a> Ctx<'a> {
 
     fn load(&mut self, v: ValueId, idx: &[ExprId]) -> ExprId {
         let ty = self.graph.ty(v);
-        let linear = self.ix.linear(idx, &ty.shape);
+        let linear = self.place_in(Place::Value(v), v, idx);
         let operand = self.operand(Place::Value(v), ty.dtype, Access::Read);
         self.ix.exprs.load(operand, ty.dtype, vec![linear])
+    }
+
+    /// The place of an element: row-major, or in a value's own memory as that is ordered.
+    fn place_in(&mut self, place: Place, v: ValueId, idx: &[ExprId]) -> ExprId {
+        let shape = &self.graph.ty(v).shape;
+        let order = if place == Place::Value(v) { self.fusion.order(v) } else { Order::Rows };
+        match order {
+            Order::Rows => self.ix.linear(idx, shape),
+            Order::ChannelsLast => self.ix.linear(&channels_last(idx), &channels_last(shape)),
+            Order::Fragments(f) => f.place(&mut self.ix.exprs, (idx[0], idx[1]), shape),
+        }
     }
 
     /// Coordinates of an operand that broadcasts (size 1) to where `idx` points.
@@ -368,7 +380,7 @@ impl<'a> Ctx<'a> {
         let ty = self.graph.ty(v);
         let mut stores = vec![];
         for place in places {
-            let index = self.ix.linear(idx, &ty.shape);
+            let index = self.place_in(place, v, idx);
             let operand = self.operand(place, ty.dtype, Access::Write);
             stores.push(Store { operand, index, value, guard: None });
         }

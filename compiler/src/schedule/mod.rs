@@ -4,6 +4,7 @@ pub mod fuse;
 pub mod index;
 pub mod inline;
 pub mod interleave;
+pub mod layout;
 pub mod lower;
 pub mod symtab;
 pub mod tile;

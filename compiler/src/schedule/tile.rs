@@ -4,17 +4,18 @@ mod attention;
 
 pub use attention::{Heads, attention};
 
+use super::layout::Fragments;
 use super::tiled;
 mod predicted;
 
 pub use predicted::predicted;
 
-use crate::device::DeviceProfile;
+use crate::device::{CoopShape, DeviceProfile};
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
-use jvc_kernels::spec::{Coop, KernelSpec, MapSpec, MatmulSpec, Staging};
+use jvc_kernels::spec::{Coop, Fill, KernelSpec, MapSpec, MatmulSpec, Spread, Staging};
 use jvc_kernels::templates::matmul::coop_fits;
 use jvc_kernels::templates::{map, scan, sort};
 
@@ -42,9 +43,14 @@ pub struct Problem {
     pub half: Option<DType>,
     /// Some of their elements can only be found one by one.
     pub gathers: bool,
+    /// Both sides are found by whole blocks along k.
+    pub fills: bool,
+    /// The right side lies fragment by fragment.
+    pub packed: bool,
 }
 
 /// A cooperative tile to choose.
+#[derive(Clone, Copy)]
 struct CoopTile {
     /// Size along m, n and k.
     size: (u32, u32, u32),
@@ -72,11 +78,42 @@ const COOP_TILES: [CoopTile; 7] = [
     coop_tile((32, 32, 128), (2, 2), 2, 1.22),
 ];
 
+/// Elements along k that the depth of packed weights must be a multiple of: tiles are this deep.
+const PACKED_DEPTH: u32 = 64;
+
+/// A cooperative tile whose fragments are filled by component.
+struct FilledTile {
+    tile: CoopTile,
+    /// Fragments of packed weights that are read ahead; 0: both sides are read where they lie, without shared memory.
+    packed: u32,
+    /// Time against what [`coop_cost`] says of a staged tile.
+    factor: f64,
+}
+
+const fn filled_tile(size: (u32, u32, u32), warps: (u32, u32), packed: u32, factor: f64) -> FilledTile {
+    FilledTile { tile: coop_tile(size, warps, if packed > 0 { 2 } else { 1 }, 1.24), packed, factor }
+}
+
+/// Measured on an H200. Packed weights: the subgroups stand side by side, so that each reads what no other does. Without: small tiles of
+/// two subgroups, many of which a unit runs at a time, for windows of convolutions. The last of each is for devices with little shared memory.
+const FILLED_TILES: [FilledTile; 7] = [
+    filled_tile((64, 256, PACKED_DEPTH), (1, 4), 1, 0.82),
+    filled_tile((64, 192, PACKED_DEPTH), (1, 4), 1, 0.98),
+    filled_tile((64, 144, PACKED_DEPTH), (1, 3), 2, 0.96),
+    filled_tile((64, 128, PACKED_DEPTH), (1, 4), 2, 0.95),
+    filled_tile((16, 16, PACKED_DEPTH), (1, 2), 1, 3.0),
+    filled_tile((64, 64, 32), (2, 1), 0, 0.74),
+    filled_tile((16, 16, 64), (2, 2), 0, 3.0),
+];
+
 /// For devices whose shared memory holds none of them.
 const COOP_SMALL: CoopTile = coop_tile((32, 32, 16), (2, 2), 1, 1.22);
 
 /// Time of a tile is about `m·n + COOP_EDGE·(m + n)`: fitted to tiles of 64×64 to 128×144 on an H200, within 8 %.
 const COOP_EDGE: f64 = 100.0;
+
+/// 10⁻⁶ s of a unit that costs, for each 10¹² operations a second that it can do: fitted to 4096³ on an H200.
+const HALF_US: f64 = 1.35e-6;
 
 /// Where elements are found one by one, a tile waits for `m + n` of them in turn, and this much more for each other tile of its unit:
 /// fitted to 3×3 convolutions, within 4 %.
@@ -249,20 +286,83 @@ fn cooperative(device: &DeviceProfile, p: &Problem, elem: DType) -> Result<Coop,
         );
     }
     let limits = limits(device);
-    let frags = limits.cooperative.iter().filter(|f| f.3 == elem).map(|&(m, n, k, _)| (m, n, k));
-    // Large fragments need the fewest instructions.
-    let Some(frag) = frags.max_by_key(|f| f.0 * f.1 * f.2) else {
+    let Some(frag) = fragment(device, elem) else {
         return Err("half-precision product without cooperative matrices: the device has none of its type");
     };
     let tile = |t: &CoopTile| {
         let ((bm, bn, bk), subgroup) = (t.size, device.limits.subgroup_size);
         let CoopTile { warps, buffers, .. } = *t;
-        Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true }
+        Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true, fill: None }
     };
+    if let Some(filled) = filled(device, p, (frag, elem)) {
+        return Ok(filled);
+    }
     let fitting = COOP_TILES.iter().filter(|t| coop_fits(&tile(t), &limits));
     let best = fitting.min_by(|a, b| coop_cost(device, p, a).total_cmp(&coop_cost(device, p, b)));
     let best = best.or_else(|| Some(&COOP_SMALL).filter(|t| coop_fits(&tile(t), &limits)));
     best.map(tile).ok_or("half-precision product without cooperative matrices: no tile fits the device")
+}
+
+/// How the device spreads left and right fragments, where its profile says so.
+fn spreads(device: &DeviceProfile, frag: (u32, u32, u32), elem: DType) -> Option<(Spread, Spread)> {
+    let same = |c: &&CoopShape| (c.m, c.n, c.k) == frag && c.operand == elem.name() && c.result == "f32";
+    let shape = device.cooperative.iter().find(same)?;
+    Some((shape.left.as_ref()?.as_spec()?, shape.right.as_ref()?.as_spec()?))
+}
+
+/// The order in which weights of products of this type are packed, and what their depth must be a multiple of; none where no tile wants it.
+pub fn packs(device: &DeviceProfile, elem: DType) -> Option<(Fragments, u32)> {
+    if device.rates.cpu || !matches!(elem, DType::F16 | DType::BF16) {
+        return None;
+    }
+    let frag = fragment(device, elem)?;
+    let (_, spread) = spreads(device, frag, elem)?;
+    Some((Fragments { spread, columns: frag.1, deep: frag.2 }, PACKED_DEPTH))
+}
+
+/// Predicted time of a product of halves on matrix units, 10⁻⁶ s; none where it does not reach them.
+pub(super) fn half_us(device: &DeviceProfile, p: &Problem) -> Option<f64> {
+    let c = cooperative(device, p, p.half.filter(|_| !device.rates.cpu && p.m > 8.0)?).ok()?;
+    let of = |t: &CoopTile| t.size == (c.bm, c.bn, c.bk) && t.warps == c.warps;
+    let cost = coop_cost(device, p, COOP_TILES.iter().find(|t| of(t))?);
+    Some(cost * HALF_US * f64::from(device.rates.n_units) / device.rates.f16_matrix_tflop_per_s)
+}
+
+/// True where a product is quicker if its weights are packed.
+pub fn gains_by_packing(device: &DeviceProfile, p: &Problem) -> bool {
+    let Some(elem) = p.half else { return false };
+    let packed = Problem { packed: true, ..*p };
+    matches!(cooperative(device, &packed, elem), Ok(c) if c.fill.is_some_and(|f| f.packed > 0))
+}
+
+/// The cheapest tile of those whose fragments are filled by component, if it beats all others.
+fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), DType)) -> Option<Coop> {
+    let (left, right) = spreads(device, frag, elem)?;
+    let limits = limits(device);
+    let subgroup = device.limits.subgroup_size;
+    let coop = |t: &FilledTile| {
+        let ((bm, bn, bk), CoopTile { warps, buffers, .. }) = (t.tile.size, t.tile);
+        let staged = t.packed > 0;
+        let fill = Fill { left, right, staged, ahead: (!staged, !staged), packed: t.packed };
+        Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: staged, fill: Some(fill) }
+    };
+    let usable = FILLED_TILES.iter().filter(|t| if t.packed > 0 { p.packed } else { p.fills });
+    let costed = usable.map(|t| (coop(t), t.factor * coop_cost(device, p, &t.tile)));
+    let best = costed.filter(|(c, _)| coop_fits(c, &limits)).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let staged = |t: &CoopTile| {
+        let ((bm, bn, bk), CoopTile { warps, buffers, .. }) = (t.size, *t);
+        let c = Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true, fill: None };
+        coop_fits(&c, &limits).then(|| coop_cost(device, p, t))
+    };
+    let others = COOP_TILES.iter().filter_map(staged).fold(f64::INFINITY, f64::min);
+    (best.1 < others).then_some(best.0)
+}
+
+/// The fragment of a type that takes the fewest instructions: the largest.
+fn fragment(device: &DeviceProfile, elem: DType) -> Option<(u32, u32, u32)> {
+    let limits = limits(device);
+    let frags = limits.cooperative.iter().filter(|f| f.3 == elem).map(|&(m, n, k, _)| (m, n, k));
+    frags.max_by_key(|f| f.0 * f.1 * f.2)
 }
 
 /// Predicted time of all tiles of a problem, in no unit.
@@ -291,8 +391,15 @@ pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
     let KernelSpec::Matmul(MatmulSpec { staging, exprs, lhs, rhs, .. }) = spec else { return None };
     match staging {
         Staging::Coop(c) => Some(format!(
-            "on cooperative matrices {}x{}x{} {}, tiles {}x{}x{}",
-            c.frag.0, c.frag.1, c.frag.2, c.elem, c.bm, c.bn, c.bk
+            "on cooperative matrices {}x{}x{} {}, tiles {}x{}x{}{}",
+            c.frag.0,
+            c.frag.1,
+            c.frag.2,
+            c.elem,
+            c.bm,
+            c.bn,
+            c.bk,
+            if c.fill.is_some() { ", fragments filled by component" } else { "" }
         )),
         Staging::Shared { bm, bn, bk, rows, cols, .. } => {
             Some(format!("in tiles {bm}x{bn}x{bk}, {rows}x{cols} outputs an invocation: {}", tiled::WHY))
@@ -344,7 +451,18 @@ mod tests {
     use crate::device::find;
 
     fn half(m: f64, n: f64, k: f64) -> Problem {
-        Problem { batch: 1.0, m, n, k, line: k, acc: Ty::F32, half: Some(DType::F16), gathers: false }
+        Problem {
+            batch: 1.0,
+            m,
+            n,
+            k,
+            line: k,
+            acc: Ty::F32,
+            half: Some(DType::F16),
+            gathers: false,
+            fills: false,
+            packed: false,
+        }
     }
 
     fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {
@@ -401,6 +519,27 @@ mod tests {
         assert_ne!(tile("h200", &conv), Ok((128, 128, 64)));
         let narrow = tile("h200", &half(16384.0, 144.0, 576.0)).expect("a cooperative tile");
         assert_eq!(narrow.1, 144, "no column is padded");
+    }
+
+    /// As above, of weights that may be packed: they are where that measured better.
+    #[test]
+    fn weights_are_packed_where_it_measured_better_on_an_h200() {
+        let h200 = find("h200").expect("a bundled profile");
+        for (p, best) in [
+            (half(4096.0, 4096.0, 4096.0), Some((64, 256))),
+            (half(8192.0, 8192.0, 8192.0), Some((64, 256))),
+            (half(1500.0, 1280.0, 1280.0), Some((64, 256))),
+            (half(16384.0, 144.0, 576.0), Some((64, 144))),
+            (half(4096.0, 1152.0, 4608.0), None),
+            (half(256.0, 256.0, 4096.0), None),
+        ] {
+            assert_eq!(gains_by_packing(&h200, &p), best.is_some(), "{p:?}");
+            let packed = tile("h200", &Problem { packed: true, ..p }).expect("a cooperative tile");
+            assert!(best.is_none_or(|b| b == (packed.0, packed.1)), "{p:?}: {packed:?}");
+        }
+        // A 3×3 convolution of 128 channels over 128×128.
+        let conv = Problem { fills: true, ..half(16384.0, 128.0, 1152.0) };
+        assert_eq!(tile("h200", &conv), Ok((64, 64, 32)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! not reach its rate, and what a workgroup does beside multiplying takes as long as [`EDGE`] more steps of k.
 //! Coefficients were fitted on an H200 (`docs/benchmarks/2026-11-29-h200-f32.md`); other devices enter by the fields of their profile.
 
-use super::tile::Problem;
+use super::tile::{self, Problem};
 use crate::device::DeviceProfile;
 use jvc_kernels::spec::Staging;
 
@@ -112,7 +112,7 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     let cost = |parts: u32| {
         let parts = f64::from(parts);
         let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, ..*p };
-        let (_, product) = best(device, &part);
+        let product = tile::half_us(device, &part).unwrap_or_else(|| best(device, &part).1);
         // Parts are written and read once more.
         let bytes = if parts > 1.0 { p.batch * p.m * p.n * 4.0 * (2.0 * parts + 1.0) } else { 0.0 };
         let pass = if parts > 1.0 { SUM_US + bytes / (device.rates.peak_gb_per_s * 1e3) } else { 0.0 };
@@ -131,7 +131,7 @@ mod tests {
     use jvc_kernels::dtype::Ty;
 
     fn problem(m: f64, n: f64, k: f64, line: f64) -> Problem {
-        Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half: None, gathers: false }
+        Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half: None, gathers: false, fills: false, packed: false }
     }
 
     /// The fastest of those measured on the card, or within 3 % of it.

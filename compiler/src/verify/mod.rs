@@ -165,7 +165,7 @@ type Verdict<T> = Result<T, Status>;
 impl<'r> Runner<'r> {
     fn open(request: &'r Request) -> Result<Runner<'r>, VerifyError> {
         let (gpu, lab) = open_gpu(request)?;
-        let device = request.device.clone().unwrap_or_else(|| device::of_gpu(gpu.info()));
+        let device = request.device.clone().unwrap_or_else(|| device::of_open_gpu(&gpu));
         Ok(Runner { request, gpu, lab, device })
     }
 

@@ -7,7 +7,8 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Capability, Op, Scope};
 
 impl Asm {
-    fn element_type(&mut self, elem: DType) -> Id {
+    /// The scalar type of a matrix's elements.
+    pub(super) fn element_type(&mut self, elem: DType) -> Id {
         match elem {
             DType::BF16 => self.type_bfloat16(),
             DType::F16 => self.type_scalar(St::F16),

@@ -82,7 +82,7 @@ impl Asm {
     }
 
     /// A type by its instruction, for types that have no key of their own.
-    fn declare_once(&mut self, op: Op, operands: Vec<Operand>) -> Id {
+    pub(super) fn declare_once(&mut self, op: Op, operands: Vec<Operand>) -> Id {
         let same = |i: &&Instruction| i.class.opcode == op && i.operands == operands;
         if let Some(id) = self.globals.iter().find(same).and_then(|i| i.result_id) {
             return id;
@@ -176,11 +176,11 @@ impl Asm {
     }
 
     /// In the Vulkan memory model, accesses are private to the invocation unless they say otherwise.
-    fn shared_access(&self) -> Option<Operand> {
+    pub(super) fn shared_access(&self) -> Option<Operand> {
         self.vulkan_memory.then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
     }
 
-    fn block_pointer(&mut self, blocks: Blocks, index: Id) -> Id {
+    pub(super) fn block_pointer(&mut self, blocks: Blocks, index: Id) -> Id {
         let block = self.type_vector(St::U32, 4);
         let ptr = self.type_pointer(StorageClass::Workgroup, block);
         self.push(Op::AccessChain, ptr, vec![Operand::IdRef(blocks.var), Operand::IdRef(index)])

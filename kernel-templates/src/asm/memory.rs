@@ -33,6 +33,14 @@ pub(crate) struct Buffers {
     symbols: Option<BufferRef>,
 }
 
+/// Blocks of an operand from one on, found once and loaded at known distances.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockRun {
+    base: Id,
+    /// Bindings form: the first block's index.
+    index: Option<Id>,
+}
+
 /// An array in workgroup memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shared {
@@ -181,6 +189,35 @@ impl Asm {
         let mut operands = vec![Operand::IdRef(at), Operand::IdRef(value)];
         operands.extend(self.alignment(16));
         self.push_void(Op::Store, operands);
+    }
+
+    /// The blocks of an operand from block `index` on.
+    pub(crate) fn block_run(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> BlockRun {
+        match buffers.operands[usize::from(operand)].place {
+            Place::Address(address) => {
+                let first = self.offset_address(address, index);
+                let words = self.type_vector(St::U32, 4);
+                let block = self.type_block(words, 16);
+                let ptr = self.type_pointer(StorageClass::PhysicalStorageBuffer, block);
+                BlockRun { base: self.push(Op::Bitcast, ptr, vec![Operand::IdRef(first)]), index: None }
+            }
+            Place::Variable(_) => BlockRun { base: operand.into(), index: Some(index) },
+        }
+    }
+
+    /// Block `distance` of a run.
+    pub(crate) fn load_run_block(&mut self, buffers: &mut Buffers, run: BlockRun, distance: u32) -> Id {
+        let distance = self.u32(distance);
+        if let Some(index) = run.index {
+            let at = self.iadd(index, distance);
+            return self.load_operand_block(buffers, run.base as u16, at);
+        }
+        let words = self.type_vector(St::U32, 4);
+        let ptr = self.type_pointer(StorageClass::PhysicalStorageBuffer, words);
+        let zero = self.u32(0);
+        let at = [run.base, zero, distance].map(Operand::IdRef).to_vec();
+        let at = self.push(Op::AccessChain, ptr, at);
+        self.load_raw(at, words, 16)
     }
 
     fn operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {

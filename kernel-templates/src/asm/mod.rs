@@ -10,6 +10,7 @@
 mod components;
 mod convert;
 mod cooperative;
+mod fill;
 mod flow;
 mod int64;
 mod memory;
@@ -18,7 +19,7 @@ mod types;
 
 pub(crate) use cooperative::{Blocks, Lines, MatrixUse};
 pub(crate) use flow::{If, Loop};
-pub(crate) use memory::{Buffers, Shared};
+pub(crate) use memory::{BlockRun, Buffers, Shared};
 pub(crate) use ops::Glsl;
 pub(crate) use types::St;
 

@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod fft;
+pub mod fragments;
 pub mod map;
 pub mod matmul;
 pub mod recurrent;

@@ -24,7 +24,7 @@ fn stagings(limits: &Limits, elem: DType) -> Vec<(Staging, u32)> {
     let subgroup = limits.subgroup;
     let one = |tile: [u32; 3], warps: (u32, u32), buffers: u32, ahead: bool| {
         let [bm, bn, bk] = [tile[0] * m, tile[1] * n, tile[2] * k.max(8)];
-        let coop = Coop { bm, bn, bk, frag: (m, n, k), warps, elem, subgroup, buffers, ahead };
+        let coop = Coop { bm, bn, bk, frag: (m, n, k), warps, elem, subgroup, buffers, ahead, fill: None };
         (Staging::Coop(coop), warps.0 * warps.1 * subgroup)
     };
     vec![
@@ -156,7 +156,8 @@ fn prologues_that_choose_elements_match() {
 
 fn any_coop(elem: DType) -> (Staging, u32) {
     let frag = (16, 16, 16);
-    let coop = Coop { bm: 128, bn: 128, bk: 64, frag, warps: (2, 2), elem, subgroup: 32, buffers: 1, ahead: true };
+    let coop =
+        Coop { bm: 128, bn: 128, bk: 64, frag, warps: (2, 2), elem, subgroup: 32, buffers: 1, ahead: true, fill: None };
     (Staging::Coop(coop), 128)
 }
 

@@ -5,6 +5,7 @@ mod attention;
 mod attention_coop;
 mod cooperative;
 mod fft;
+mod filled;
 mod functions;
 mod int64;
 mod map;

@@ -5,6 +5,7 @@
 //! a product of their own with that part of the taps, and all phases are one batch.
 
 use super::super::inline::Ctx;
+use super::super::layout::Order;
 use super::Lowered;
 use super::finish;
 use super::matmul::{Product, acc_ty};
@@ -28,6 +29,8 @@ struct Geometry {
     images: Dim,
     /// Phases of each spatial dimension, all 1 for a plain convolution.
     phases: Vec<i64>,
+    /// The weights lie with their input channels last.
+    channels_last: bool,
 }
 
 impl Geometry {
@@ -42,6 +45,7 @@ impl Geometry {
             groups: groups_dim,
             images: x.shape[0].clone(),
             phases: vec![1; out.shape.len() - 2],
+            channels_last: !transposed && cx.fusion.order(node.inputs[1]) == Order::ChannelsLast,
         }
     }
 
@@ -75,8 +79,18 @@ impl Geometry {
         std::iter::once(self.images.clone()).chain(self.out_spatial.iter().cloned()).collect()
     }
 
+    /// Input channel and taps, as they are summed: the channel last where the weights lie so.
     fn summed(&self) -> Vec<Dim> {
-        std::iter::once(self.in_per_group.clone()).chain(self.taps.iter().cloned()).collect()
+        let channel = std::iter::once(self.in_per_group.clone());
+        let taps = self.taps.iter().cloned();
+        if self.channels_last { taps.chain(channel).collect() } else { channel.chain(taps).collect() }
+    }
+
+    /// Input channel and taps among the summed axes.
+    fn split(&self, k: &[ExprId]) -> (ExprId, Vec<ExprId>) {
+        let at = if self.channels_last { k.len() - 1 } else { 0 };
+        let mut taps = k.to_vec();
+        (taps.remove(at), taps)
     }
 
     fn is_thin(&self) -> bool {
@@ -152,7 +166,7 @@ fn build_product(
     if packed {
         k.rotate_right(1);
     }
-    let (in_channel, taps) = (k[0], k[1..].to_vec());
+    let (in_channel, taps) = g.split(&k);
     let (group, phase) = (part[0], part[1..].to_vec());
     let at = At { group, image: position[0], spatial: position[1..].to_vec(), phase, out_channel, in_channel, taps };
     let (x, w) = elements(cx, node, window, g, &at);
@@ -162,7 +176,8 @@ fn build_product(
     let out_at = output_at(cx, g, &at);
     let stores = finish(cx, node.outputs[0], out_at, sum, epilogue);
     let dtype = cx.ty(node.inputs[0]).dtype;
-    Product { batch: &batch, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, dtype, stores }.finish(cx)
+    Product { batch: &batch, m: &m, n: &g.out_per_group, k: &summed, lhs, rhs, acc, dtype, stores, packed: false }
+        .finish(cx)
 }
 
 fn build_row(
@@ -178,6 +193,7 @@ fn build_row(
     let mut row = Row::new(cx, &outer, &summed);
     let position = cx.axes(0, &outer);
     let k = cx.axes(outer.len(), &summed);
+    let (in_channel, taps) = g.split(&k);
     let per_group = cx.ix.dim(&g.out_per_group);
     let (mut spatial, mut phase) = (vec![], vec![]);
     for (&y, &s) in position[2..].iter().zip(&g.phases) {
@@ -191,8 +207,8 @@ fn build_row(
         spatial,
         phase,
         out_channel: cx.ix.rem(position[1], per_group),
-        in_channel: k[0],
-        taps: k[1..].to_vec(),
+        in_channel,
+        taps,
     };
     let (x, w) = elements(cx, node, window, g, &at);
     let acc = acc_ty(cx, node.inputs[0]);

@@ -1,15 +1,16 @@
 //! Batched matrix products: broadcast batch dimensions are flattened into one axis.
 
 use super::super::inline::Ctx;
+use super::super::layout::Order;
 use super::super::tile::{self, Problem};
 use super::{Lowered, finish, max_elems};
 use crate::ir::graph::Node;
-use crate::ir::{Dim, NodeId, ValueId};
+use crate::ir::{Dim, NodeId, Op, ValueId};
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{Expr, ExprId, Exprs};
 use jvc_kernels::is_exact_in;
 use jvc_kernels::spec::{KernelSpec, MatmulSpec, Staging, Store};
-use jvc_kernels::templates::matmul::coop_loads_blocks;
+use jvc_kernels::templates::matmul::{coop_fills, coop_is_packed, coop_loads_blocks};
 
 /// The type in which products of an element type are summed.
 pub(super) fn acc_ty(cx: &Ctx<'_>, x: ValueId) -> Ty {
@@ -31,6 +32,8 @@ pub(super) struct Product<'a> {
     /// Element type of both operands in the graph.
     pub(super) dtype: DType,
     pub(super) stores: Vec<Store>,
+    /// The right side lies fragment by fragment.
+    pub(super) packed: bool,
 }
 
 impl Product<'_> {
@@ -63,11 +66,20 @@ impl Product<'_> {
             staging: Staging::Registers { rows: 1, cols: 1 },
             wg: 1,
         };
-        let gathers = half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
         let last = self.k.iter().rev().find(|d| !d.is(1)).cloned();
         let line = last.map_or(1.0, |d| max_elems(cx, &[d]));
-        let problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers };
-        let (staging, wg, slow) = tile::matmul(cx.device, &problem);
+        let gathers = !self.packed && half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
+        // Windows of convolutions; of other products, only those with packed weights gain.
+        let fills = self.k.len() > 1 && half.is_some_and(|elem| coop_fills(&spec, elem));
+        let problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers, fills, packed: self.packed };
+        let mut choice = tile::matmul(cx.device, &problem);
+        if matches!(choice.0, Staging::Coop(c) if c.fill.is_some_and(|f| f.packed > 0) && !coop_is_packed(&spec, &c)) {
+            choice = tile::matmul(cx.device, &Problem { packed: false, gathers: true, ..problem });
+            choice
+                .2
+                .push("packed weights are read element by element: the left side does not allow the kernel for them");
+        }
+        let (staging, wg, slow) = choice;
         (spec.staging, spec.wg) = (staging, wg);
         if let Staging::Coop(c) = staging {
             spec.lhs = rounded(&mut spec.exprs, c.elem, spec.lhs);
@@ -80,6 +92,12 @@ impl Product<'_> {
 /// A value of a tensor that the graph declares in a half type, as that type: computed on the way, it may be more precise.
 pub(super) fn rounded(exprs: &mut Exprs, elem: DType, value: ExprId) -> ExprId {
     if is_exact_in(exprs, value, elem) { value } else { exprs.add(Expr::Round(elem, value)) }
+}
+
+/// What a transposed operand is the transpose of.
+fn weights_behind(cx: &Ctx<'_>, v: ValueId) -> ValueId {
+    let node = cx.graph.def(v);
+    if matches!(node.op, Op::Permute(_)) { node.inputs[0] } else { v }
 }
 
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lowered {
@@ -105,5 +123,6 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lower
     at.extend([i, j]);
     let sum = cx.ix.exprs.arg(0, acc);
     let stores = finish(cx, out, at, sum, epilogue);
-    Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, dtype, stores }.finish(cx)
+    let packed = matches!(cx.fusion.order(weights_behind(cx, b)), Order::Fragments(_));
+    Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, dtype, stores, packed }.finish(cx)
 }

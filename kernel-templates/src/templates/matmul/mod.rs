@@ -15,6 +15,8 @@ mod gemv;
 mod registers;
 mod shared;
 
+pub use coop::packed_place;
+
 use crate::asm::{Id, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::dtype::{DType, Ty};
@@ -63,6 +65,16 @@ pub fn coop_fits(c: &Coop, limits: &Limits) -> bool {
 /// by one, which takes most of the time.
 pub fn coop_loads_blocks(spec: &MatmulSpec, elem: DType) -> bool {
     coop::loads_blocks(spec, elem)
+}
+
+/// True if invocations can read both sides by whole blocks along k, from which fragments are filled by component.
+pub fn coop_fills(spec: &MatmulSpec, elem: DType) -> bool {
+    coop::reads_along_k(spec, elem)
+}
+
+/// True if the right side is a packed operand as a cooperative staging with a packed fill reads it.
+pub fn coop_is_packed(spec: &MatmulSpec, c: &Coop) -> bool {
+    coop::is_packed(spec, c)
 }
 
 /// Builds the kernel.

@@ -2,7 +2,7 @@
 //! every subgroup at a time. Where all stores are proven to go to whole blocks, an invocation stores [`GROUP`] outputs at once.
 
 use super::super::{M, N, all_extents, divide, is_covered, store_tile};
-use super::{Product, WORDS, side_blocks};
+use super::{Product, WORDS};
 use crate::asm::{Id, Lines};
 use crate::contiguity::is_consecutive_index;
 use crate::dtype::DType;
@@ -22,8 +22,7 @@ pub(super) fn band_blocks(c: &Coop) -> u32 {
 
 /// Rows of a band: as many fragments as find room where the tiles were.
 fn band_rows(p: &Product<'_>) -> u32 {
-    let tile: u32 = p.sides.iter().map(|s| side_blocks(&p.c, s.width, s.along_k)).sum();
-    let room = tile * p.c.buffers / (p.c.warps.0 * p.c.warps.1 * band_blocks(&p.c));
+    let room = p.n_blocks / (p.c.warps.0 * p.c.warps.1 * band_blocks(&p.c));
     let (along_m, _) = p.fragments();
     let fragments = (1..=along_m).rev().find(|&f| along_m.is_multiple_of(f) && f <= room.max(1)).unwrap_or(1);
     fragments * p.c.frag.0
@@ -126,11 +125,11 @@ fn band_elements(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (row, col): (Id,
 /// Stores outputs from a row and column of the subgroup's part on.
 fn store_some(cx: &mut Emit<'_>, p: &Product<'_>, (row, col): (Id, Id), values: &[Id], deal: Deal) {
     let row = cx.asm.iadd(row, p.place.row);
-    let row = cx.asm.iadd(row, p.sides[0].first);
+    let row = cx.asm.iadd(row, p.first[0]);
     let col = cx.asm.iadd(col, p.place.col);
-    let col = cx.asm.iadd(col, p.sides[1].first);
-    let row = (row, inside(cx, p.spec.m, p.c.bm, row));
-    let col = (col, inside(cx, p.spec.n, p.c.bn, col));
+    let col = cx.asm.iadd(col, p.first[1]);
+    let row = (row, inside(cx, (p.spec.m, p.c.bm), p.own[0], row));
+    let col = (col, inside(cx, (p.spec.n, p.c.bn), p.own[1], col));
     if deal.count == 1 {
         return store_tile(cx, p.spec, &[row], &[col], values);
     }
@@ -191,9 +190,13 @@ fn store_blocks(cx: &mut Emit<'_>, dtype: DType, operand: u16, index: Id, values
     }
 }
 
-fn inside(cx: &mut Emit<'_>, extent: Extent, tile: u32, at: Id) -> Id {
+/// Whether a row or column exists and is the tile's own, not one of the tile before, which it may overlap.
+fn inside(cx: &mut Emit<'_>, (extent, tile): (Extent, u32), own: Option<Id>, at: Id) -> Id {
     if is_covered(extent, tile) {
         return cx.asm.bool(true);
+    }
+    if let Some(own) = own {
+        return cx.asm.ule(own, at);
     }
     let n = cx.extent(extent);
     cx.asm.ult(at, n)

@@ -13,7 +13,11 @@
 //! Traffic: each left element is read n / bn times, each right element m / bm times, in blocks of 16 bytes where the access map is proven
 //! to allow it. Lines of shared memory are a block longer than their content, so that neighbouring lines start in other banks.
 
+mod direct;
+mod doubt;
+mod fill;
 mod finish;
+mod packed;
 mod stage;
 
 use super::{M, N, find_tile, start, tile_grid};
@@ -22,9 +26,14 @@ use crate::check::{BuildError, shape};
 use crate::dtype::{DType, Ty};
 use crate::emit_expr::Emit;
 use crate::limits::{Limits, Reject};
-use crate::spec::{Coop, Kernel, MatmulSpec, Target};
+use crate::spec::{Coop, Fill, Kernel, MatmulSpec, Target};
 use crate::templates::kernel;
 use crate::wide_load::{GROUP, is_exact_in};
+pub(super) use packed::is_packed;
+pub use packed::packed_place;
+
+use direct::Sides;
+use fill::Pattern;
 use stage::{KRange, Side};
 
 /// f32 in a block.
@@ -41,6 +50,16 @@ pub(super) fn sizes_fit(c: &Coop, wg: u32) -> bool {
         && c.subgroup > 0
         && c.warps.0 * c.warps.1 * c.subgroup == wg
         && (1..=2).contains(&c.buffers)
+        && c.fill.is_none_or(|f| fill_fits(c, &f))
+}
+
+/// Whether both sides' fragments can be filled by blocks, in the same order of k.
+fn fill_fits(c: &Coop, f: &Fill) -> bool {
+    if f.packed > 0 {
+        return f.packed <= c.bk / c.frag.2;
+    }
+    let (Some(left), Some(right)) = (Pattern::left(c, f), Pattern::right(c, f)) else { return false };
+    left.agrees(&right) && c.bk.is_multiple_of(left.step)
 }
 
 pub(super) fn check(spec: &MatmulSpec, c: &Coop) -> Result<(), BuildError> {
@@ -82,10 +101,25 @@ pub(super) fn loads_blocks(spec: &MatmulSpec, elem: DType) -> bool {
     [M, N].into_iter().all(|axis| stage::wide(spec, elem, axis).is_some())
 }
 
+/// See [`super::coop_fills`].
+pub(super) fn reads_along_k(spec: &MatmulSpec, elem: DType) -> bool {
+    [M, N].into_iter().all(|axis| stage::wide(spec, elem, axis).is_some_and(|(_, along_k)| along_k))
+}
+
 /// Blocks of one operand's tile.
 fn side_blocks(c: &Coop, width: u32, along_k: bool) -> u32 {
     let (lines, length) = if along_k { (width, c.bk) } else { (c.bk, width) };
     lines * pitch(length)
+}
+
+/// Blocks from one slab to the next, of lines of `size` blocks each; the next starts in other banks.
+fn slab_pitch(lines: u32, size: u32) -> u32 {
+    (lines + 1) * size
+}
+
+/// Blocks of the left tile where it alone is staged, in slabs.
+fn slabs_blocks(c: &Coop, step: u32) -> u32 {
+    c.bk / step * slab_pitch(c.bm, step / GROUP)
 }
 
 /// Blocks from one line of `length` halves to the next.
@@ -93,16 +127,17 @@ fn pitch(length: u32) -> u32 {
     length / GROUP + 1
 }
 
-fn array_blocks(c: &Coop, sides: [&Side; 2]) -> u32 {
-    let tile: u32 = sides.iter().map(|s| side_blocks(c, s.width, s.along_k)).sum();
-    (tile * c.buffers).max(c.warps.0 * c.warps.1 * finish::band_blocks(c))
-}
-
 /// Shared memory at most, whichever way lines run.
 pub(super) fn shared_bytes(c: &Coop) -> u32 {
     let side = |width| side_blocks(c, width, true).max(side_blocks(c, width, false));
-    let tile = (side(c.bm) + side(c.bn)) * c.buffers;
-    tile.max(c.warps.0 * c.warps.1 * finish::band_blocks(c)) * 16
+    let tile = match &c.fill {
+        None => side(c.bm) + side(c.bn),
+        Some(f) if f.packed > 0 => side(c.bm),
+        Some(f) if f.staged => Pattern::left(c, f).map_or(0, |p| slabs_blocks(c, p.step)),
+        Some(_) => 0,
+    };
+    let looks = if c.fill.is_some() { doubt::blocks(c) } else { 0 };
+    (tile * c.buffers).max(c.warps.0 * c.warps.1 * finish::band_blocks(c)).max(looks) * 16
 }
 
 /// Where a subgroup stands in the tile: its first row and column.
@@ -115,8 +150,14 @@ struct Place {
 struct Product<'a> {
     spec: &'a MatmulSpec,
     c: Coop,
-    sides: [Side; 2],
+    /// Sides that wait in shared memory.
+    staged: Vec<Side>,
+    /// First row and column of the tile.
+    first: [Id; 2],
+    /// First row and column that are the tile's own, where it begins earlier so as to be whole.
+    own: [Option<Id>; 2],
     blocks: Blocks,
+    n_blocks: u32,
     place: Place,
     /// Variables of the sums, row-major over the subgroup's fragments.
     sums: Vec<Id>,
@@ -132,6 +173,14 @@ impl Product<'_> {
 }
 
 pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kernel, BuildError> {
+    match &c.fill {
+        None => build_staged(spec, target, c),
+        Some(fill) if fill.packed > 0 => packed::build(spec, target, c, fill),
+        Some(fill) => build_filled(spec, target, c, fill),
+    }
+}
+
+fn build_staged(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kernel, BuildError> {
     let c = *c;
     let mut cx = start(spec, target);
     let group = cx.asm.workgroup_index();
@@ -140,14 +189,59 @@ pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kerne
     let left = Side::new(&mut cx, spec, &c, M, tile.along_m, local);
     let mut right = Side::new(&mut cx, spec, &c, N, tile.along_n, local);
     right.base = side_blocks(&c, left.width, left.along_k);
-    let blocks = cx.asm.shared_blocks(array_blocks(&c, [&left, &right]));
-    let place = place(&mut cx, &c);
-    let sum_ty = cx.asm.matrix_type(DType::F32, (c.frag.0, c.frag.1), MatrixUse::Sum);
-    let mut product = Product { spec, c, sides: [left, right], blocks, place, sums: vec![], sum_ty };
-    let (along_m, along_n) = product.fragments();
-    product.sums = (0..along_m * along_n).map(|_| cx.asm.matrix_variable(sum_ty)).collect();
+    let tiles = (right.base + side_blocks(&c, right.width, right.along_k)) * c.buffers;
+    let first = [left.first, right.first];
+    let product = product(&mut cx, spec, &c, (vec![left, right], tiles), (first, [None; 2]));
     k_tiles(&mut cx, &product);
     finish::store(&mut cx, &product);
+    Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
+}
+
+fn product<'a>(
+    cx: &mut Emit<'_>,
+    spec: &'a MatmulSpec,
+    c: &Coop,
+    (staged, tiles): (Vec<Side>, u32),
+    (first, own): ([Id; 2], [Option<Id>; 2]),
+) -> Product<'a> {
+    let looks = if c.fill.is_some() { doubt::blocks(c) } else { 0 };
+    let n_blocks = tiles.max(c.warps.0 * c.warps.1 * finish::band_blocks(c)).max(looks);
+    let blocks = cx.asm.shared_blocks(n_blocks);
+    let place = place(cx, c);
+    let sum_ty = cx.asm.matrix_type(DType::F32, (c.frag.0, c.frag.1), MatrixUse::Sum);
+    let mut product = Product { spec, c: *c, staged, first, own, blocks, n_blocks, place, sums: vec![], sum_ty };
+    let (along_m, along_n) = product.fragments();
+    product.sums = (0..along_m * along_n).map(|_| cx.asm.matrix_variable(sum_ty)).collect();
+    product
+}
+
+fn build_filled(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) -> Result<Kernel, BuildError> {
+    let c = *c;
+    let no_pattern = || shape(format!("matmul: fragments {:?} cannot be filled by blocks as {fill:?}", c.frag));
+    let left_pattern = Pattern::left(&c, fill).ok_or_else(no_pattern)?;
+    let right_pattern = Pattern::right(&c, fill).ok_or_else(no_pattern)?;
+    let mut cx = start(spec, target);
+    let group = cx.asm.workgroup_index();
+    let tile = find_tile(&mut cx, spec, group, c.bm, c.bn);
+    let (row, own_row) = direct::tile_start(&mut cx, spec.m, c.bm, tile.along_m);
+    let (col, own_col) = direct::tile_start(&mut cx, spec.n, c.bn, tile.along_n);
+    let local = cx.asm.local_index();
+    let staged = if fill.staged { vec![Side::at(&mut cx, spec, &c, M, row, local)] } else { vec![] };
+    let tiles = if fill.staged { slabs_blocks(&c, left_pattern.step) * c.buffers } else { 0 };
+    let product = product(&mut cx, spec, &c, (staged, tiles), ([row, col], [own_row, own_col]));
+    let sides = Sides::new(&mut cx, &product, left_pattern, right_pattern)
+        .ok_or_else(|| shape("matmul: fragments are filled by elements that blocks along k do not hold".to_owned()))?;
+    let as_said = doubt::spreads_as_said(&mut cx, &c, fill, product.blocks);
+    cx.if_then(as_said, &[], |cx| {
+        direct::k_tiles(cx, &product, &sides);
+        finish::store(cx, &product);
+        vec![]
+    });
+    let otherwise = cx.asm.lnot(as_said);
+    cx.if_then(otherwise, &[], |cx| {
+        doubt::one_by_one(cx, &product);
+        vec![]
+    });
     Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
 }
 
@@ -167,7 +261,7 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>) {
     let c = p.c;
     let total = cx.product(&p.spec.k);
     let (zero, step) = (cx.asm.u32(0), cx.asm.u32(c.bk));
-    let size = cx.asm.u32(p.sides.iter().map(|s| side_blocks(&c, s.width, s.along_k)).sum());
+    let size = cx.asm.u32(p.staged.iter().map(|s| side_blocks(&c, s.width, s.along_k)).sum());
     let mut initial = if c.buffers == 2 { vec![zero] } else { vec![] };
     let covered = matches!(cx.asm.const_bits(total), Some(n) if n % u64::from(c.bk) == 0);
     let tile_at = |k: Id| KRange { k, total, covered };
@@ -220,7 +314,7 @@ fn multiply(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id) {
 
 /// A fragment of side 0 or 1 at a row or column of the subgroup's part, and at k, both multiples of [`GROUP`].
 fn fragment(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, side: usize, (at, k): (u32, u32), ty: Id) -> Id {
-    let s = &p.sides[side];
+    let s = &p.staged[side];
     let origin = if side == 0 { p.place.row } else { p.place.col };
     let offset = cx.asm.u32(at);
     let at = cx.asm.iadd(origin, offset);

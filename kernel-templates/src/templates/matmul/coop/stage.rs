@@ -5,7 +5,7 @@
 //! arithmetic of hundreds of elements would be slow to compile and would not fit the registers.
 
 use super::super::{K, all_extents, divide, is_covered, last_k};
-use super::{M, Product, pitch};
+use super::{M, Product, fill, pitch, slab_pitch};
 use crate::asm::Id;
 use crate::contiguity::is_consecutive;
 use crate::dtype::DType;
@@ -27,6 +27,8 @@ pub(super) struct Side {
     pub(super) first: Id,
     /// First block of the side in a buffer.
     pub(super) base: u32,
+    /// Blocks of a line that lie side by side; the next ones of all lines follow in another slab. Lines are whole where there is none.
+    pub(super) slab: Option<u32>,
     source: Source,
 }
 
@@ -59,15 +61,21 @@ struct Spot {
 
 impl Side {
     pub(super) fn new(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, tile: Id, local: Id) -> Side {
+        let size = cx.asm.u32(if axis == M { c.bm } else { c.bn });
+        let first = cx.asm.imul(tile, size);
+        Side::at(cx, spec, c, axis, first, local)
+    }
+
+    /// The side of a tile whose first row or column is known.
+    pub(super) fn at(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, first: Id, local: Id) -> Side {
         let (root, extent, width) = if axis == M { (spec.lhs, spec.m, c.bm) } else { (spec.rhs, spec.n, c.bn) };
         let (wide, along_k) = match wide(spec, c.elem, axis) {
             Some((wide, along_k)) => (Some(wide), along_k),
-            None => (None, !is_consecutive(&spec.exprs, root, axis as u8)),
+            None => (None, c.fill.is_some() || !is_consecutive(&spec.exprs, root, axis as u8)),
         };
-        let size = cx.asm.u32(width);
-        let first = cx.asm.imul(tile, size);
         let source = Source::Elements(None);
-        let mut side = Side { root, axis, extent, width, along_k, first, base: 0, source };
+        let slab = c.fill.filter(|f| f.packed == 0).and_then(|f| fill::Pattern::left(c, &f)).map(|p| p.step / GROUP);
+        let mut side = Side { root, axis, extent, width, along_k, first, base: 0, slab, source };
         side.source = match wide {
             Some(wide) => Source::Wide(wide, side.groups(cx, spec, c, wide, local)),
             None => Source::Elements(side.shared_rows(cx, spec, c, local)),
@@ -88,9 +96,15 @@ impl Side {
         let per_line = self.blocks_per_line(c);
         let per_line_id = cx.asm.u32(per_line);
         let (line, at) = divide(cx, number, per_line_id);
-        let pitch = cx.asm.u32(pitch(per_line * GROUP));
-        let start = cx.asm.imul(line, pitch);
-        let block = cx.asm.iadd(start, at);
+        let block = match self.slab {
+            None => place_in_lines(cx, pitch(per_line * GROUP), line, at),
+            Some(size) => {
+                let blocks = cx.asm.u32(size);
+                let (slab, at) = divide(cx, at, blocks);
+                let within = place_in_lines(cx, size, line, at);
+                place_in_lines(cx, slab_pitch(self.width, size), slab, within)
+            }
+        };
         let eight = cx.asm.u32(GROUP);
         let at = cx.asm.imul(at, eight);
         let (position, k) = if self.along_k { (line, at) } else { (at, line) };
@@ -201,6 +215,12 @@ impl Side {
     }
 }
 
+fn place_in_lines(cx: &mut Emit<'_>, pitch: u32, line: Id, at: Id) -> Id {
+    let pitch = cx.asm.u32(pitch);
+    let start = cx.asm.imul(line, pitch);
+    cx.asm.iadd(start, at)
+}
+
 /// A position along k and what is known of the end.
 #[derive(Clone, Copy)]
 pub(super) struct KRange {
@@ -214,7 +234,7 @@ pub(super) struct KRange {
 
 impl KRange {
     /// A position of `size` elements along k that exists, and whether it is the one asked for.
-    fn existing(self, cx: &mut Emit<'_>, size: u32) -> (Id, Id) {
+    pub(super) fn existing(self, cx: &mut Emit<'_>, size: u32) -> (Id, Id) {
         if self.covered {
             return (self.k, cx.asm.bool(true));
         }
@@ -235,7 +255,7 @@ pub(super) fn wide(spec: &MatmulSpec, elem: DType, axis: usize) -> Option<(WideL
 }
 
 /// Runs `body` with the k axes bound to those of linear `k`.
-fn at_k<T>(cx: &mut Emit<'_>, spec: &MatmulSpec, k: Id, body: impl FnOnce(&mut Emit<'_>) -> T) -> T {
+pub(super) fn at_k<T>(cx: &mut Emit<'_>, spec: &MatmulSpec, k: Id, body: impl FnOnce(&mut Emit<'_>) -> T) -> T {
     cx.scope(|cx| {
         for (i, coordinate) in cx.coordinates(k, &spec.k).into_iter().enumerate() {
             cx.bind_axis(K + i, coordinate);
@@ -244,7 +264,7 @@ fn at_k<T>(cx: &mut Emit<'_>, spec: &MatmulSpec, k: Id, body: impl FnOnce(&mut E
     })
 }
 
-fn wide_block(cx: &mut Emit<'_>, wide: WideLoad, inside: Id) -> Id {
+pub(super) fn wide_block(cx: &mut Emit<'_>, wide: WideLoad, inside: Id) -> Id {
     let index = cx.eval(wide.index);
     let three = cx.asm.u32(GROUP.trailing_zeros());
     let index = cx.asm.shr(index, three);
@@ -271,7 +291,7 @@ fn packed(cx: &mut Emit<'_>, elem: DType, elements: &[Id]) -> Id {
 /// This invocation's whole blocks of the k tile at `tile`.
 pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
     let mut blocks = vec![];
-    for side in &p.sides {
+    for side in &p.staged {
         let Source::Wide(wide, groups) = &side.source else { continue };
         for g in groups {
             let k = cx.asm.iadd(tile.k, g.k);
@@ -282,19 +302,23 @@ pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> 
     blocks
 }
 
+/// Blocks that [`load`] gives.
+pub(super) fn n_loaded(p: &Product<'_>) -> usize {
+    let n_groups = |s: &Side| if let Source::Wide(_, groups) = &s.source { groups.len() } else { 0 };
+    p.staged.iter().map(n_groups).sum()
+}
+
 /// As [`load`]; zeros beyond the end of k.
 pub(super) fn load_some(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
     let zeros = cx.asm.zero_block();
-    let n_groups = |s: &Side| if let Source::Wide(_, groups) = &s.source { groups.len() } else { 0 };
-    let n: usize = p.sides.iter().map(n_groups).sum();
     let some = cx.asm.ult(tile.k, tile.total);
-    cx.if_then(some, &vec![zeros; n], |cx| load(cx, p, tile))
+    cx.if_then(some, &vec![zeros; n_loaded(p)], |cx| load(cx, p, tile))
 }
 
 /// Writes the k tile at `tile` to the buffer that starts at block `buffer`: whole blocks as they were loaded, others now.
 pub(super) fn put(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, loaded: &[Id], tile: KRange) {
     let mut loaded = loaded.iter();
-    for side in &p.sides {
+    for side in &p.staged {
         match &side.source {
             Source::Wide(_, groups) => {
                 for (group, &block) in groups.iter().zip(&mut loaded) {
