@@ -136,6 +136,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         patterns: &[
+            "aten.bincount.*",
             "aten.gradient.*",
             "aten.logspace.Tensor_*",
             "aten.logspace.Scalar_Tensor",
