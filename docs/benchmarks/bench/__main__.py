@@ -131,6 +131,7 @@ class Bench:
             row["failure"] = " ".join(str(error).split())[-300:] or repr(error)
             print(f"{family}: {name} {row['precision']}: failed: {row['failure']}", flush=True)
         self.rows.append(row)
+        self.write()
         torch.cuda.empty_cache()
 
     def kernel(self, case):
@@ -161,6 +162,13 @@ class Bench:
             self.measure(row, module, [t.cuda() for t in inputs], path, precision, options=options, autocast=half)
         self.row("models", name, torch.float16 if half else torch.float32, fill)
 
+    def write(self):
+        """After each row: an interrupted run keeps what it has."""
+        report = self.report()
+        self.args.out.mkdir(parents=True, exist_ok=True)
+        (self.args.out / "bench.json").write_text(json.dumps(report, indent=1))
+        (self.args.out / "bench.md").write_text(table.markdown(report))
+
     def report(self):
         return {
             "gpu": torch.cuda.get_device_name(), "driver": self.clock.driver(), "torch": torch.__version__,
@@ -181,12 +189,8 @@ def main():
         for half in [False] + [True] * any(part in path for part in args.half):
             if bench.wanted("models", path, "f16" if half else ""):
                 bench.model(path, half)
-    report = bench.report()
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "bench.json").write_text(json.dumps(report, indent=1))
-    (args.out / "bench.md").write_text(table.markdown(report))
-    failed = [row for row in report["rows"] if "failure" in row or not row["accuracy"]["passed"]]
-    print(f"{len(report['rows'])} rows, {len(failed)} failed; {args.out / 'bench.md'}")
+    failed = [row for row in bench.rows if "failure" in row or not row["accuracy"]["passed"]]
+    print(f"{len(bench.rows)} rows, {len(failed)} failed; {args.out / 'bench.md'}")
     sys.exit(1 if failed else 0)
 
 
