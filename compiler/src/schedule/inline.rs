@@ -209,7 +209,7 @@ impl<'a> Ctx<'a> {
     /// halves no rounding happens, which is closer to the exact result than PyTorch's own.
     pub fn widened(&mut self, value: ExprId, from: DType, to: DType) -> ExprId {
         let half = matches!(from, DType::F16 | DType::BF16);
-        if half && to != from { self.ix.exprs.add(Expr::Round(from, value)) } else { value }
+        if half && to != from { self.round(from, value) } else { value }
     }
 
     /// A `Map`'s body with given scalars for its arguments.
