@@ -14,7 +14,7 @@ use crate::report::Diagnostic;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &OpsArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let (programs, words): (Vec<&PathBuf>, Vec<&PathBuf>) = args.what.iter().partition(|p| is_program(p));
@@ -36,7 +36,7 @@ pub(super) fn run(args: &OpsArgs, console: &mut Console<'_>) -> Result<Outcome, 
 }
 
 /// Files are programs; other words choose operators by a part of their name.
-fn is_program(path: &PathBuf) -> bool {
+fn is_program(path: &Path) -> bool {
     let name = path.to_string_lossy();
     path.exists() || [".pt2", ".json", ".json.gz"].iter().any(|end| name.ends_with(end))
 }
@@ -89,7 +89,7 @@ fn table(words: &[String], args: &OpsArgs, console: &mut Console<'_>) -> Result<
     let rows: Vec<Row> = names.par_iter().map(|name| Row::of(name, &device)).collect();
     let used: Vec<&limits::Limit> =
         limits::LIMITS.iter().filter(|l| words.is_empty() || rows.iter().any(|r| r.limits.contains(&l.code))).collect();
-    let left_out = LEFT_OUT.iter().filter(|l| words.is_empty() || l.patterns.iter().any(|p| chosen(p)));
+    let left_out = LEFT_OUT.iter().filter(|l| words.is_empty() || l.patterns.iter().any(&chosen));
     match args.format {
         Format::Json => {
             let limits: Vec<_> =

@@ -116,13 +116,13 @@ mod tests {
         let sum =
             |bits: &[(u32, u32)], lane: u32| -> u32 { bits.iter().filter(|b| lane >> b.0 & 1 == 1).map(|b| b.1).sum() };
         let mut order = vec![vec![None; 16]; 2];
-        for fragment in 0..2 {
+        for (fragment, order) in (0..).zip(&mut order) {
             for lane in 0..32 {
                 for (c, (line, place)) in p.components.iter().enumerate() {
                     let (row, k) = spread.at(lane, c as u32);
                     assert_eq!(row, p.lines[*line] + sum(&p.line_bits, lane));
-                    let read = sum(&p.block_bits, lane) * GROUP + fragment as u32 * p.along_k + place;
-                    let known: &mut Option<u32> = &mut order[fragment][k as usize];
+                    let read = sum(&p.block_bits, lane) * GROUP + fragment * p.along_k + place;
+                    let known: &mut Option<u32> = &mut order[k as usize];
                     assert_eq!(*known.get_or_insert(read), read, "lane {lane}, component {c}");
                 }
             }
