@@ -253,7 +253,7 @@ fn every_problem_is_told_once_and_none_that_follows_from_another() {
         .call("s", "aten.no_such_op.default", &[("self", t("r"))], &[4, 6], &[6, 1]);
     let problems = b.lower(&["s"]).expect_err("three problems");
     let found: Vec<(Code, &str)> = problems.iter().map(|d| (d.code, d.origin.node.as_str())).collect();
-    assert_eq!(found, [(Code::UnsupportedOp, "p"), (Code::UnsupportedAttribute, "r"), (Code::UnsupportedOp, "s")]);
+    assert_eq!(found, [(Code::UnsupportedOp, "p"), (Code::BadArgument, "r"), (Code::UnsupportedOp, "s")]);
 }
 
 #[test]
