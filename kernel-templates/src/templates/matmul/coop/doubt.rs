@@ -3,7 +3,7 @@
 //! invocations got. Where that is something else, it computes its outputs one by one: slow, and right on every driver.
 
 use super::super::{K, M, N, divide, positions_at, store_tile, zero};
-use super::Product;
+use super::{Product, finish};
 use crate::asm::{Blocks, Id, Lines, MatrixUse};
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
@@ -16,8 +16,23 @@ pub(super) fn blocks(c: &Coop) -> u32 {
     c.frag.0.max(c.frag.1) * c.frag.2 / GROUP
 }
 
+/// Multiplies by `multiply` and stores where the driver spreads fragments as the profile says; computes outputs one by one elsewhere.
+pub(super) fn if_as_said<'s>(cx: &mut Emit<'s>, p: &Product<'_>, fill: &Fill, multiply: impl FnOnce(&mut Emit<'s>)) {
+    let as_said = spreads_as_said(cx, &p.c, fill, p.blocks);
+    cx.if_then(as_said, &[], |cx| {
+        multiply(cx);
+        finish::store(cx, p);
+        vec![]
+    });
+    let otherwise = cx.asm.lnot(as_said);
+    cx.if_then(otherwise, &[], |cx| {
+        one_by_one(cx, p);
+        vec![]
+    });
+}
+
 /// True in all invocations of a subgroup, if its driver spreads fragments as the spec says.
-pub(super) fn spreads_as_said(cx: &mut Emit<'_>, c: &Coop, fill: &Fill, shared: Blocks) -> Id {
+fn spreads_as_said(cx: &mut Emit<'_>, c: &Coop, fill: &Fill, shared: Blocks) -> Id {
     let (m, n, k) = c.frag;
     let left = same(cx, c, (&fill.left, MatrixUse::A, (m, k)), shared);
     let right = same(cx, c, (&fill.right, MatrixUse::B, (k, n)), shared);
@@ -52,7 +67,7 @@ fn same(cx: &mut Emit<'_>, c: &Coop, (spread, part, size): (&Spread, MatrixUse, 
 }
 
 /// The outputs of the workgroup's tile, one by one.
-pub(super) fn one_by_one(cx: &mut Emit<'_>, p: &Product<'_>) {
+fn one_by_one(cx: &mut Emit<'_>, p: &Product<'_>) {
     let spec = p.spec;
     let (local, count, step) = (cx.asm.local_index(), cx.asm.u32(p.c.bm * p.c.bn), cx.asm.u32(spec.wg));
     cx.loop_step((local, count, step), &[], |cx, number, _| {

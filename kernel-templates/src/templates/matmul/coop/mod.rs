@@ -231,17 +231,7 @@ fn build_filled(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) -> Res
     let product = product(&mut cx, spec, &c, (staged, tiles), ([row, col], [own_row, own_col]));
     let sides = Sides::new(&mut cx, &product, left_pattern, right_pattern)
         .ok_or_else(|| shape("matmul: fragments are filled by elements that blocks along k do not hold".to_owned()))?;
-    let as_said = doubt::spreads_as_said(&mut cx, &c, fill, product.blocks);
-    cx.if_then(as_said, &[], |cx| {
-        direct::k_tiles(cx, &product, &sides);
-        finish::store(cx, &product);
-        vec![]
-    });
-    let otherwise = cx.asm.lnot(as_said);
-    cx.if_then(otherwise, &[], |cx| {
-        doubt::one_by_one(cx, &product);
-        vec![]
-    });
+    doubt::if_as_said(&mut cx, &product, fill, |cx| direct::k_tiles(cx, &product, &sides));
     Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
 }
 

@@ -3,7 +3,7 @@
 
 use super::super::{K, M, N, find_tile, start, tile_grid};
 use super::stage::{self, KRange, Side};
-use super::{Product, direct, doubt, finish, fragment, product, side_blocks};
+use super::{Product, direct, doubt, fragment, product, side_blocks};
 use crate::asm::{Id, MatrixUse};
 use crate::check::{BuildError, shape};
 use crate::emit_expr::Emit;
@@ -72,17 +72,7 @@ pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) ->
     let tiles = side_blocks(c, left.width, left.along_k) * c.buffers;
     let p = product(&mut cx, spec, c, (vec![left], tiles), ([row, col], [own_row, own_col]));
     let right = Right::new(&mut cx, &p, (operand, depth), fill);
-    let as_said = doubt::spreads_as_said(&mut cx, c, fill, p.blocks);
-    cx.if_then(as_said, &[], |cx| {
-        k_tiles(cx, &p, &right);
-        finish::store(cx, &p);
-        vec![]
-    });
-    let otherwise = cx.asm.lnot(as_said);
-    cx.if_then(otherwise, &[], |cx| {
-        doubt::one_by_one(cx, &p);
-        vec![]
-    });
+    doubt::if_as_said(&mut cx, &p, fill, |cx| k_tiles(cx, &p, &right));
     Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
 }
 
