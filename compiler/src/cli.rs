@@ -220,9 +220,9 @@ pub struct DeviceArgs {
     pub gpu: Option<String>,
 }
 
-/// `jvc run`.
+/// A program that is compiled in memory, and its inputs.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub struct InMemoryArgs {
     /// Exported program
     pub program: PathBuf,
     #[command(flatten)]
@@ -234,6 +234,14 @@ pub struct RunArgs {
     /// Inputs: in.N; not needed by a program without inputs
     #[arg(long, value_name = "FILE.safetensors")]
     pub inputs: Option<PathBuf>,
+}
+
+/// `jvc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    /// What runs.
+    pub what: InMemoryArgs,
     /// Where to write the outputs: out.N
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: Option<PathBuf>,
@@ -251,17 +259,9 @@ pub struct RunArgs {
 /// `jvc bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Exported program
-    pub program: PathBuf,
     #[command(flatten)]
-    /// Options of the compilation.
-    pub compile: CompileOptions,
-    #[command(flatten)]
-    /// Device.
-    pub device: DeviceArgs,
-    /// Inputs: in.N; not needed by a program without inputs
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub inputs: Option<PathBuf>,
+    /// What runs.
+    pub what: InMemoryArgs,
     /// Where to write the outputs of the first run: out.N
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: Option<PathBuf>,

@@ -10,7 +10,7 @@ use std::io::{BufRead, stdin};
 use std::time::{Duration, Instant};
 
 pub(super) fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
-    let ready = load::in_memory(&args.program, &args.compile, &args.device, args.inputs.as_deref(), console)?;
+    let ready = load::in_memory(&args.what, console)?;
     let loaded = Loaded::new(&ready.gpu, &ready.compiled, &rt::CacheDir::Default)?;
     let repetition = Repetition { chained: args.chain, side_by_side: args.side_by_side };
     let mut session = loaded.timed_session(0, repetition)?;

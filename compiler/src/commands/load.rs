@@ -1,7 +1,7 @@
 //! What several commands start with: programs from files, a device by name, an open GPU.
 
 use super::{CommandError, Console};
-use crate::cli::{CompileOptions, DeviceArgs};
+use crate::cli::{CompileOptions, DeviceArgs, InMemoryArgs};
 use crate::device::{self, DeviceProfile};
 use crate::exec::Value;
 use crate::import::{self, Program};
@@ -50,24 +50,19 @@ pub(super) struct InMemory {
 }
 
 /// Compiles the only program of a file for the GPU at hand, and reads its inputs, `in.N`.
-pub(super) fn in_memory(
-    program: &Path,
-    compile: &CompileOptions,
-    device: &DeviceArgs,
-    inputs: Option<&Path>,
-    console: &mut Console<'_>,
-) -> Result<InMemory, CommandError> {
-    let programs = programs(&[program.to_path_buf()], compile, console)?;
-    let gpu = rt::Gpu::open(&select(device.gpu.as_deref()))?;
-    let profile = profile(device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
+pub(super) fn in_memory(args: &InMemoryArgs, console: &mut Console<'_>) -> Result<InMemory, CommandError> {
+    let programs = programs(std::slice::from_ref(&args.program), &args.compile, console)?;
+    let gpu = rt::Gpu::open(&select(args.device.gpu.as_deref()))?;
+    let profile = profile(&args.device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
     let started = Instant::now();
-    let compiled = pipeline::compile(&programs, &compile.options(None), &profile).map_err(CommandError::Diagnostics)?;
+    let compiled =
+        pipeline::compile(&programs, &args.compile.options(None), &profile).map_err(CommandError::Diagnostics)?;
     let compile_seconds = started.elapsed().as_secs_f64();
     let [graph] = &compiled.graphs[..] else {
         let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
         return Err(CommandError::Usage(format!("the archive holds several programs: {}", names.join(", "))));
     };
-    let given = inputs.map_or(Ok(BTreeMap::new()), read_tensors)?;
+    let given = args.inputs.as_deref().map_or(Ok(BTreeMap::new()), read_tensors)?;
     let inputs = verify::input_values(graph, |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)?;
     Ok(InMemory { gpu, compiled, inputs, compile_seconds })
 }

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
-    let load::InMemory { gpu, compiled, inputs, compile_seconds } =
-        load::in_memory(&args.program, &args.compile, &args.device, args.inputs.as_deref(), console)?;
+    let load::InMemory { gpu, compiled, inputs, compile_seconds } = load::in_memory(&args.what, console)?;
     let started = Instant::now();
     let loaded = Loaded::new(&gpu, &compiled, &rt::CacheDir::Default)?;
     let mut session = loaded.session(0)?;
