@@ -289,8 +289,14 @@ fn session_impl(names: &EntryNames<'_>) -> TokenStream {
     let session = &names.session;
     let fields = names.word_fields();
     let parts = [run_fns(names), submit_fn(names), wait_fn(names), ticket_fns(names)];
+    let slot_bytes = Literal::u64_unsuffixed(slot_bytes(names.entry));
+    let state_bytes = Literal::u64_unsuffixed(names.entry.state_bytes());
     quote! {
         impl #session {
+            /// Bytes of device memory of each run in flight: arena, inputs and outputs, at the largest sizes.
+            pub const SLOT_BYTES: u64 = #slot_bytes;
+            /// Bytes of device memory of the state that all runs of a session share.
+            pub const STATE_BYTES: u64 = #state_bytes;
             pub(crate) fn new(session: Session) -> Self {
                 Self { session, #(#fields: Vec::new()),* }
             }
@@ -299,6 +305,12 @@ fn session_impl(names: &EntryNames<'_>) -> TokenStream {
             pub fn session(&mut self) -> &mut Session { &mut self.session }
         }
     }
+}
+
+/// Device memory of a slot, but for its tables.
+fn slot_bytes(entry: &Entry) -> u64 {
+    let ports: u64 = entry.io_ports().map(|(_, port)| port.max_bytes).sum();
+    entry.arena_bytes.iter().sum::<u64>() + ports
 }
 
 fn run_fns(names: &EntryNames<'_>) -> TokenStream {
