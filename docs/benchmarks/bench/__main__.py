@@ -23,8 +23,6 @@ import timing
 NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Families whose kernels torch.compile takes from the same libraries.
 LIBRARY = ("GEMM", "GEMV", "convolution", "attention")
-# Repetitions of a single kernel in one submission: a barrier, or a graph's edge, lies between each two.
-CHAIN = 20
 
 
 def arguments():
@@ -100,7 +98,7 @@ class Bench:
                 row.setdefault("not captured", {})[name] = str(error).splitlines()[0][:200]
                 torch.cuda.synchronize()
         attempt("graph", lambda: arms.replay(call, chain))
-        if row["family"] in ("convolution", "models"):
+        if row["family"] in ("convolution", "models", "networks"):
             def tuned():
                 torch.backends.cudnn.benchmark = True
                 try:
@@ -142,7 +140,7 @@ class Bench:
             program = self.folder / "kernel.pt2"
             torch.export.save(torch.export.export(module, tuple(inputs)), program)
             on_gpu = [t.cuda() for t in inputs]
-            self.measure(row, module.cuda(), on_gpu, program, case.dtype, CHAIN, case.side_by_side)
+            self.measure(row, module.cuda(), on_gpu, program, case.dtype, case.chain, case.side_by_side)
         self.row(case.family, case.name, case.dtype, fill, flops=case.flops, bytes=case.bytes)
 
     def model(self, path, half):

@@ -23,6 +23,9 @@ def in_double(module):
     module = copy.deepcopy(module).double()
     widen = lambda value: torch.float64 if value in REAL else value
     for part in module.modules():
+        for name, value in list(vars(part).items()):  # Constants of a program are no buffers.
+            if isinstance(value, torch.Tensor) and value.dtype in REAL:
+                setattr(part, name, value.double())
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
                 node.args = torch.fx.node.map_aggregate(node.args, widen)

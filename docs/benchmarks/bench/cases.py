@@ -23,6 +23,8 @@ class Case:
     bytes: float = 0.0
     # Copies of each dispatch between two barriers.
     side_by_side: int = 1
+    # Repetitions in one submission: a barrier, or a graph's edge, lies between each two.
+    chain: int = 20
 
 
 class Attention(nn.Module):
@@ -166,8 +168,22 @@ def _others():
     yield Case("sort", "cumsum of 211,211", Apply(lambda x: torch.cumsum(x, -1)), [(1, 211211)], FLOAT)
 
 
+def _networks():
+    """Classical networks, with the weights that they are made with: whole models, but small enough to be exported here."""
+    try:
+        from torchvision import models
+    except ImportError:
+        return
+    for name in ("resnet18", "resnet50", "vit_b_16", "swin_t"):
+        network = models.get_model(name, weights=None)
+        for weight in network.parameters():
+            if weight.dim() > 1 and not weight.any():  # A head of zeros would hide every error.
+                nn.init.normal_(weight, std=0.02)
+        yield Case("networks", name, network, [(1, 3, 224, 224)], HALF, chain=1)
+
+
 def all_cases():
     """Every kernel, in the order of the table. Weights are the same in each process."""
     torch.manual_seed(0)
-    for make in (_attentions, _gemms, _convolutions, _rows, _recurrent, _others):
+    for make in (_attentions, _gemms, _convolutions, _rows, _recurrent, _others, _networks):
         yield from make()

@@ -59,12 +59,15 @@ def _input(meta, generator):
 class Flat(torch.nn.Module):
     """A program that takes its inputs one by one, whatever containers it was exported with."""
 
-    def __init__(self, program):
+    def __init__(self, program, constants):
         super().__init__()
-        self.inner, self.containers = program.module(), program.call_spec.in_spec
+        self.inner, self.containers, self.constants = program.module(), program.call_spec.in_spec, constants
 
     def forward(self, *inputs):
-        args, kwargs = _pytree.tree_unflatten(inputs, self.containers)
+        leaves = list(inputs)
+        for place, value in self.constants:
+            leaves.insert(place, value)
+        args, kwargs = _pytree.tree_unflatten(leaves, self.containers)
         return self.inner(*args, **kwargs)
 
 
@@ -72,13 +75,15 @@ def load(path, device):
     """The program as a module on a device, its weights by name, and its inputs; None where input sizes are symbolic."""
     program = serialize._dict_to_dataclass(ExportedProgram, json.loads(gzip.open(path).read()))
     values, generator = program.graph_module.graph.tensor_values, torch.Generator().manual_seed(1)
-    weights, inputs, state, constants = {}, [], {}, {}
+    weights, inputs, state, constants, numbers = {}, [], {}, {}, []
     for spec in program.graph_module.signature.input_specs:
         if spec.type == "user_input":
             name = getattr(spec.value.arg.value, "name", None)
             if name not in values or _sizes(values[name]) is None:
                 return None
             inputs.append(_input(values[name], generator))
+        elif spec.type == "constant_input":
+            numbers.append((len(inputs) + len(numbers), spec.value.value.value))
         elif spec.type in WEIGHT_KINDS:
             name = getattr(spec.value, WEIGHT_KINDS[spec.type])
             weights[name] = _weight(name, values[spec.value.arg.name], generator)
@@ -87,8 +92,11 @@ def load(path, device):
     for name, value in state.items():
         state[name] = torch.nn.Parameter(value, requires_grad=False)
     exported = serialize.ExportedProgramDeserializer().deserialize(program, state, constants)
-    # Its assertions on element types would fail under autocast and in f64.
     for node in list(exported.graph.nodes):
+        # Its assertions on element types would fail under autocast and in f64; a view of a result that a GPU kernel lays out
+        # otherwise would fail, too.
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             exported.graph.erase_node(node)
-    return Flat(move_to_device_pass(exported, device)), weights, inputs
+        elif node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    return Flat(move_to_device_pass(exported, device), numbers), weights, inputs
