@@ -85,7 +85,7 @@ pub fn generate(plan: &Plan, options: &Options) -> Result<Artifact, GenerateErro
     check_names(plan)?;
     check_words(plan)?;
     let mut artifact = Artifact::default();
-    artifact.owned.extend(["kernels", "src", "runtime/src"].map(String::from));
+    artifact.owned.extend(["kernels", "src", "runtime/src", "runtime/files/src"].map(String::from));
     add_sources(plan, &mut artifact);
     kernels::add_kernel_files(plan, &mut artifact);
     artifact.add_text("Cargo.toml", manifest::manifest(plan, options));
@@ -149,6 +149,7 @@ fn add_runtime(artifact: &mut Artifact) {
         artifact.add_text(&format!("runtime/{path}"), text.to_string());
     }
     artifact.add_text("runtime/Cargo.toml", manifest::runtime_manifest());
+    artifact.add_text("runtime/files/Cargo.toml", manifest::files_manifest());
     artifact.add_text("runtime/rustfmt.toml", vendor::RUSTFMT.to_string());
 }
 

@@ -138,7 +138,7 @@ pub struct Weights {
     pub chunk_bytes: Vec<u64>,
     /// Tensors, by chunk and offset.
     pub tensors: Vec<WeightTensor>,
-    /// Hash of the file's payload ([`crate::weights::content_hash`]); 0 when there is no weight.
+    /// Hash of the file's payload ([`jvc_files::content_hash`]); 0 when there is no weight.
     pub content_hash: u64,
 }
 

@@ -1,7 +1,11 @@
-//! The source of the runtime, as text: by default a generated crate carries it, and then needs nothing of ours.
+//! The source of the runtime and of the formats of files, as text: by default a generated crate carries them, and then needs nothing
+//! of ours.
 
 /// Path below `runtime/`, and contents.
-pub(crate) const FILES: [(&str, &str); 10] = [
+pub(crate) const FILES: [(&str, &str); 13] = [
+    ("files/src/cache.rs", include_str!("../../files/src/cache.rs")),
+    ("files/src/lib.rs", include_str!("../../files/src/lib.rs")),
+    ("files/src/weights.rs", include_str!("../../files/src/weights.rs")),
     ("src/error.rs", include_str!("../../runtime-min/src/error.rs")),
     ("src/gpu.rs", include_str!("../../runtime-min/src/gpu.rs")),
     ("src/info.rs", include_str!("../../runtime-min/src/info.rs")),
@@ -23,11 +27,13 @@ mod tests {
 
     #[test]
     fn every_file_of_the_runtime_is_vendored() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min/src");
-        let mut found: Vec<String> = std::fs::read_dir(dir)
-            .expect("the runtime is beside this crate")
-            .map(|entry| format!("src/{}", entry.expect("readable").file_name().to_string_lossy()))
-            .collect();
+        let files = |folder: &str, below: &str| -> Vec<String> {
+            std::fs::read_dir(format!("{}/../{folder}", env!("CARGO_MANIFEST_DIR")))
+                .expect("the runtime is beside this crate")
+                .map(|entry| format!("{below}/{}", entry.expect("readable").file_name().to_string_lossy()))
+                .collect()
+        };
+        let mut found = [files("runtime-min/src", "src"), files("files/src", "files/src")].concat();
         found.sort();
         assert_eq!(found, FILES.map(|(path, _)| path.to_string()));
     }

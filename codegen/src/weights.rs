@@ -1,35 +1,12 @@
-//! The weight file: its header, its payload's hash, and a writer that never holds more than the tensor at hand.
-//!
-//! Layout, all integers little-endian:
-//!
-//! | bytes | what |
-//! | --- | --- |
-//! | 0..4 | magic `JVCW` |
-//! | 4..8 | version, u32 |
-//! | 8..16 | bytes of the payload, u64 |
-//! | 16..24 | hash of the payload as of [`ContentHasher`], u64 |
-//! | 24..64 | zeros |
-//! | 64.. | the payload: chunks back to back, tensors at their offsets, zeros between them |
-//!
-//! The runtime reads the same layout; it shares no code with this file, only the numbers.
+//! Writes weight files, never holding more than the tensor at hand; what they look like is said by [`jvc_files`]. In a chunk,
+//! tensors stand at their offsets, with zeros between them.
 
 use crate::plan::{WeightTensor, Weights};
+use jvc_files::{ContentHasher, HEADER_BYTES, Header};
 use std::io::{self, Seek, SeekFrom, Write};
 
 /// Name of the weight file beside a generated crate.
 pub const FILE_NAME: &str = "weights.jvcw";
-/// First bytes of a weight file.
-pub const MAGIC: [u8; 4] = *b"JVCW";
-/// Version of the layout.
-pub const VERSION: u32 = 1;
-/// Bytes before the payload.
-pub const HEADER_BYTES: u64 = 64;
-
-const LANES: [u64; 4] = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x27D4_EB2F_1656_67C5];
-const MULTIPLIER: u64 = 0x9FB2_1C65_1E98_DF25;
-const ROTATION: u32 = 29;
-const BLOCK_BYTES: usize = 32;
-const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Why a weight file was not written.
 #[derive(Debug, thiserror::Error)]
@@ -67,112 +44,6 @@ pub enum WeightError {
 /// Gives a tensor's bytes, as stored, to a writer.
 pub type FillTensor<'a> = &'a mut dyn FnMut(&WeightTensor, &mut dyn Write) -> io::Result<()>;
 
-/// Hash of a payload of one chunk, in two levels, so that the runtime hashes on several threads: each segment of 1 MiB of a chunk (the
-/// last may be shorter) is hashed, and then the little-endian hashes of the segments are. Both times: four lanes over the little-endian 8-byte words in turn,
-/// the last block padded with zeros, each step `lane = rotate_left((lane ^ word) · M, 29)`; then length and lanes are folded by
-/// `h = (h ^ lane) · M; h ^= h >> 32`. It detects damage and mix-ups, not malice.
-pub fn content_hash(bytes: &[u8]) -> u64 {
-    let mut hasher = ContentHasher::default();
-    hasher.update(bytes);
-    hasher.finish()
-}
-
-/// [`content_hash`] of bytes that come in pieces.
-#[derive(Debug, Clone, Default)]
-pub struct ContentHasher {
-    segment: BlockHasher,
-    segments: BlockHasher,
-}
-
-impl ContentHasher {
-    /// Takes the next bytes.
-    pub fn update(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let n = bytes.len().min((SEGMENT_BYTES - self.segment.n_bytes) as usize);
-            self.segment.update(&bytes[..n]);
-            bytes = &bytes[n..];
-            if self.segment.n_bytes == SEGMENT_BYTES {
-                self.end_segment();
-            }
-        }
-    }
-
-    /// The next byte is the first of a chunk.
-    pub fn end_chunk(&mut self) {
-        if self.segment.n_bytes > 0 {
-            self.end_segment();
-        }
-    }
-
-    /// The hash of all bytes taken.
-    pub fn finish(mut self) -> u64 {
-        self.end_chunk();
-        self.segments.finish()
-    }
-
-    fn end_segment(&mut self) {
-        let hash = std::mem::take(&mut self.segment).finish();
-        self.segments.update(&hash.to_le_bytes());
-    }
-}
-
-/// One level of the hash.
-#[derive(Debug, Clone)]
-struct BlockHasher {
-    lanes: [u64; 4],
-    pending: [u8; BLOCK_BYTES],
-    n_pending: usize,
-    n_bytes: u64,
-}
-
-impl Default for BlockHasher {
-    fn default() -> Self {
-        BlockHasher { lanes: LANES, pending: [0; BLOCK_BYTES], n_pending: 0, n_bytes: 0 }
-    }
-}
-
-impl BlockHasher {
-    fn update(&mut self, mut bytes: &[u8]) {
-        self.n_bytes += bytes.len() as u64;
-        if self.n_pending > 0 {
-            let n = bytes.len().min(BLOCK_BYTES - self.n_pending);
-            self.pending[self.n_pending..self.n_pending + n].copy_from_slice(&bytes[..n]);
-            self.n_pending += n;
-            bytes = &bytes[n..];
-            if self.n_pending < BLOCK_BYTES {
-                return;
-            }
-            let block = self.pending;
-            self.block(&block);
-            self.n_pending = 0;
-        }
-        let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-        for block in blocks {
-            self.block(block);
-        }
-        self.pending[..rest.len()].copy_from_slice(rest);
-        self.n_pending = rest.len();
-    }
-
-    fn finish(mut self) -> u64 {
-        if self.n_pending > 0 {
-            let mut block = [0; BLOCK_BYTES];
-            block[..self.n_pending].copy_from_slice(&self.pending[..self.n_pending]);
-            self.block(&block);
-        }
-        self.lanes.iter().fold(self.n_bytes, |hash, lane| {
-            let mixed = (hash ^ lane).wrapping_mul(MULTIPLIER);
-            mixed ^ (mixed >> 32)
-        })
-    }
-
-    fn block(&mut self, block: &[u8; BLOCK_BYTES]) {
-        for (lane, word) in self.lanes.iter_mut().zip(block.as_chunks::<8>().0) {
-            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER).rotate_left(ROTATION);
-        }
-    }
-}
-
 impl Weights {
     /// Bytes of the payload: all chunks.
     pub fn payload_bytes(&self) -> u64 {
@@ -199,22 +70,13 @@ pub fn write_weights<W: Write + Seek>(
     fill: FillTensor<'_>,
 ) -> Result<u64, WeightError> {
     let header_error = |source| WeightError::Io { name: "(header)".to_string(), source };
-    out.write_all(&[0; HEADER_BYTES as usize]).map_err(header_error)?;
-    let hash = write_payload(weights, out, fill)?;
+    out.write_all(&[0; HEADER_BYTES]).map_err(header_error)?;
+    let content_hash = write_payload(weights, out, fill)?;
     out.seek(SeekFrom::Start(0)).map_err(header_error)?;
-    out.write_all(&header(weights.payload_bytes(), hash)).map_err(header_error)?;
+    let header = Header { payload_bytes: weights.payload_bytes(), content_hash };
+    out.write_all(&header.encode()).map_err(header_error)?;
     out.flush().map_err(header_error)?;
-    Ok(hash)
-}
-
-/// The header of a file with this payload.
-pub fn header(payload_bytes: u64, hash: u64) -> [u8; HEADER_BYTES as usize] {
-    let mut header = [0; HEADER_BYTES as usize];
-    header[0..4].copy_from_slice(&MAGIC);
-    header[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    header[8..16].copy_from_slice(&payload_bytes.to_le_bytes());
-    header[16..24].copy_from_slice(&hash.to_le_bytes());
-    header
+    Ok(content_hash)
 }
 
 /// Hashes and counts what passes through.
@@ -291,6 +153,7 @@ fn place(weights: &Weights, starts: &[u64], tensor: &WeightTensor) -> Option<u64
 mod tests {
     use super::*;
     use crate::plan::Elem;
+    use jvc_files::content_hash;
     use std::io::Cursor;
 
     fn tensor(name: &str, chunk: u32, offset: u64, bytes: u64) -> WeightTensor {
@@ -300,83 +163,6 @@ mod tests {
     fn layout() -> Weights {
         let tensors = vec![tensor("b", 1, 0, 5), tensor("a", 0, 256, 3)];
         Weights { chunk_bytes: vec![512, 8], tensors, content_hash: 0 }
-    }
-
-    /// The definition, sharing no code with the incremental form.
-    fn plain_hash(bytes: &[u8]) -> u64 {
-        plain_hash_of(&[bytes])
-    }
-
-    fn plain_hash_of(chunks: &[&[u8]]) -> u64 {
-        let segments = chunks.iter().flat_map(|chunk| chunk.chunks(1_048_576));
-        one_level(&segments.flat_map(|segment| one_level(segment).to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    /// One level of it, word by word.
-    fn one_level(bytes: &[u8]) -> u64 {
-        let mut padded = bytes.to_vec();
-        while !padded.len().is_multiple_of(32) {
-            padded.push(0);
-        }
-        let mut lanes = [0x9E3779B97F4A7C15u64, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5];
-        for (idx, word) in padded.chunks(8).enumerate() {
-            let word = word.iter().rev().fold(0u64, |acc, byte| (acc << 8) | u64::from(*byte));
-            lanes[idx % 4] = (lanes[idx % 4] ^ word).wrapping_mul(0x9FB21C651E98DF25).rotate_left(29);
-        }
-        let mut hash = bytes.len() as u64;
-        for lane in lanes {
-            hash = (hash ^ lane).wrapping_mul(0x9FB21C651E98DF25);
-            hash ^= hash >> 32;
-        }
-        hash
-    }
-
-    #[test]
-    fn hash_in_pieces_equals_the_definition() {
-        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 37 % 251) as u8).collect();
-        for len in [0, 1, 7, 8, 31, 32, 33, 64, 257, 1000] {
-            for piece in [1, 5, 32, 100] {
-                let mut hasher = ContentHasher::default();
-                bytes[..len].chunks(piece).for_each(|part| hasher.update(part));
-                assert_eq!(hasher.finish(), plain_hash(&bytes[..len]), "length {len} in pieces of {piece}");
-            }
-        }
-    }
-
-    #[test]
-    fn segments_are_hashed_on_their_own() {
-        let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
-        for len in [1_048_575, 1_048_576, 1_048_577, 2_097_152, 2_500_001] {
-            let mut hasher = ContentHasher::default();
-            bytes[..len].chunks(700_001).for_each(|part| hasher.update(part));
-            assert_eq!(hasher.finish(), plain_hash(&bytes[..len]), "length {len}");
-        }
-    }
-
-    #[test]
-    fn hash_equals_the_runtime_s() {
-        // The same numbers stand in the test of runtime-min/src/weights.rs.
-        let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
-        let hashes = [0, 1, 100, 1_048_576, 2_500_001].map(|len| content_hash(&bytes[..len]));
-        let known: [u64; 5] = [
-            0x60ac_a62e_5801_b9f0,
-            0xd16a_a095_924b_f04e,
-            0x36dc_1215_79f5_a7f7,
-            0xcd05_e39b_5afa_1960,
-            0x3816_90d7_2246_2cf8,
-        ];
-        assert_eq!(hashes, known);
-    }
-
-    #[test]
-    fn every_flipped_bit_changes_the_hash() {
-        let mut bytes = vec![7u8; 100];
-        let whole = content_hash(&bytes);
-        for bit in 0..800 {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(content_hash(&bytes), whole, "bit {bit}");
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
     }
 
     #[test]
@@ -390,7 +176,7 @@ mod tests {
         payload[256..259].fill(b'a');
         payload[512..517].fill(b'b');
         assert_eq!(file[64..], payload);
-        assert_eq!(hash, plain_hash_of(&[&payload[..512], &payload[512..]]));
+        assert_eq!(hash, content_hash([&payload[..512], &payload[512..]]));
         assert_eq!(hash, hash_weights(&layout(), &mut fill).expect("the layout is right"));
         assert_eq!(&file[..8], b"JVCW\x01\0\0\0");
         assert_eq!(file[8..16], 520u64.to_le_bytes());

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ash::vk;
+use jvc_files::{Fault, Refusal};
 
 /// Declares the errors: what each is, its values, and its message.
 macro_rules! errors {
@@ -19,30 +20,6 @@ macro_rules! errors {
             }
         }
     };
-}
-
-/// Declares the faults of weight files: what each is, in words that complete a sentence on weights.
-macro_rules! faults {
-    ($($name:ident $words:literal;)+) => {
-        /// Why a weight file was refused.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum WeightsFault { $(#[doc = concat!("Weights ", $words, ".")] $name),+ }
-
-        impl fmt::Display for WeightsFault {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(WeightsFault::$name => $words),+ })
-            }
-        }
-    };
-}
-
-faults! {
-    Unreadable "that cannot be opened or mapped";
-    Format "that do not start as weight files do, in the version that this runtime reads";
-    Size "of another size";
-    Foreign "made for another program or by another compilation, by the header's hash";
-    Corrupt "with flipped or overwritten bytes, by the payload's hash";
 }
 
 errors! {
@@ -63,7 +40,7 @@ errors! {
     Found { name: String, value: i64, min: i64, max: i64 } =>
         ("the data make size {name} {value}, memory is planned for {min} to {max}");
     /// The weight file is not this program's, or damaged.
-    Weights { fault: WeightsFault, need: String, got: String } => ("weights {fault}: got {got}, the program needs {need}");
+    Weights { fault: Fault, need: String, got: String } => ("weights {fault}: got {got}, the program needs {need}");
     /// No memory left on the device.
     OutOfMemory { what: &'static str, bytes: u64 } => ("no device memory left for {what} of {bytes} bytes");
     /// Every slot of the session is in flight: wait for a ticket first, or make a session with more slots.
@@ -75,6 +52,12 @@ errors! {
 }
 
 impl std::error::Error for Error {}
+
+impl From<Refusal> for Error {
+    fn from(Refusal { fault, need, got }: Refusal) -> Error {
+        Error::Weights { fault, need, got }
+    }
+}
 
 /// The result of what can fail in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -33,7 +33,6 @@ pub struct GpuInfo {
     pub kind: GpuKind,
     pub vendor_id: u32,
     pub device_id: u32,
-    /// Stable identity of the device.
     pub uuid: [u8; 16],
     /// The driver's name and its own version text.
     pub driver: String,
@@ -45,13 +44,11 @@ pub struct GpuInfo {
     /// Invocations of a workgroup.
     pub max_workgroup: u32,
     pub max_workgroup_count: [u32; 3],
-    /// Shared memory of a workgroup.
     pub shared_bytes: u32,
     pub push_bytes: u32,
     /// Largest allocation with a buffer over all of it.
     pub max_allocation_bytes: u64,
     pub min_storage_offset_alignment: u64,
-    /// Default subgroup size.
     pub subgroup: u32,
     /// Smallest and largest subgroup size that a pipeline may ask for.
     pub subgroup_range: (u32, u32),
@@ -132,17 +129,10 @@ impl FeatureChain {
     pub(crate) fn link(&mut self, control: bool, cooperative: bool, bf16: bool) -> vk::PhysicalDeviceFeatures2<'_> {
         self.bf16.s_type = vk::StructureType::from_raw(BFLOAT16_TYPE);
         let core = vk::PhysicalDeviceFeatures2::default().features(self.core);
-        let mut all = core.push_next(&mut self.v11).push_next(&mut self.v12);
-        if control {
-            all = all.push_next(&mut self.control);
-        }
-        if cooperative {
-            all = all.push_next(&mut self.cooperative);
-        }
-        if bf16 {
-            all = all.push_next(&mut self.bf16);
-        }
-        all
+        let all = core.push_next(&mut self.v11).push_next(&mut self.v12);
+        let all = if control { all.push_next(&mut self.control) } else { all };
+        let all = if cooperative { all.push_next(&mut self.cooperative) } else { all };
+        if bf16 { all.push_next(&mut self.bf16) } else { all }
     }
 }
 
@@ -229,6 +219,7 @@ fn text(name: Result<&CStr, FromBytesUntilNulError>) -> String {
 
 /// Limits and features that a program was compiled for. Everything `false` or 0 asks for nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the others are limits, named as in `GpuInfo`")]
 pub struct Requirements<'a> {
     /// Features, besides those that every program needs.
     pub features: Features,
@@ -236,13 +227,9 @@ pub struct Requirements<'a> {
     pub cooperative: &'a [Cooperative<'a>],
     /// Subgroup size that some kernel assumes.
     pub subgroup: u32,
-    /// Largest workgroup, in invocations.
     pub max_workgroup: u32,
-    /// Largest shared memory of a workgroup.
     pub shared_bytes: u32,
-    /// Largest push-constant block.
     pub push_bytes: u32,
-    /// Largest single allocation.
     pub max_allocation_bytes: u64,
 }
 

@@ -1,26 +1,23 @@
-//! Pipelines from SPIR-V, created by several threads, and the driver's cache of them on disk: one file per program and device, thrown
-//! away whenever anything about it is off.
+//! Pipelines from SPIR-V, created by several threads, and the driver's cache of them on disk: one file per program and device.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ash::vk;
+use ash::vk::{self, Pipeline, PipelineCache, PipelineLayout};
+use jvc_files::{CacheDir, CacheFile};
 
 use crate::error::{ensure, vulkan};
 use crate::info::check_limit;
 use crate::queue::{Device, in_parallel};
-use crate::{Error, GpuInfo, ProgramDesc, Result, content_hash};
+use crate::{Error, ProgramDesc, Result};
 
-/// One kernel of a program: entry point `main`. Its push constants are base addresses, then offset words.
+/// One kernel of a program: entry point `main`. Its push constants are base addresses, then offset words, one for each operand.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names of the others say it")]
 pub struct KernelDesc<'a> {
-    /// Name, for errors.
     pub name: &'a str,
     /// Its SPIR-V module: little-endian words, at any alignment.
     pub code: &'a [u8],
-    /// Base addresses.
     pub n_bases: u8,
-    /// Offset words.
     pub n_operands: u8,
     /// Subgroup size to force; 0 for none. The workgroup's x must be a multiple of it.
     pub subgroup: u32,
@@ -29,19 +26,22 @@ pub struct KernelDesc<'a> {
 /// All kernels of a program, and the layout that they share: push constants for the largest of them.
 pub(crate) struct Kernels {
     device: Arc<Device>,
-    pub(crate) layout: vk::PipelineLayout,
+    pub(crate) layout: PipelineLayout,
     /// Each with its numbers of bases and offsets.
-    pub(crate) list: Vec<(vk::Pipeline, u8, u8)>,
+    pub(crate) list: Vec<(Pipeline, u8, u8)>,
 }
 
 impl Kernels {
     /// Builds every kernel with a pipeline cache that starts from the file and is written back when it has grown. Trouble with the
     /// file never fails the build: the file only saves time.
     pub(crate) fn build(device: &Arc<Device>, program: &ProgramDesc<'_>, dir: &CacheDir) -> Result<Kernels> {
-        let path = dir.folder().map(|folder| folder.join(file_name(&device.info, program.name)));
-        let before = path.as_deref().and_then(|path| read(&device.info, path)).unwrap_or_default();
+        let (gpu, uuid) = (&device.info, u128::from_be_bytes(device.info.pipeline_cache_uuid));
+        let name = format!("{}-{:04x}-{:04x}-{uuid:032x}", program.name, gpu.vendor_id, gpu.device_id);
+        let driver = (gpu.vendor_id, gpu.device_id, gpu.driver_version, gpu.pipeline_cache_uuid);
+        let file = dir.file(&name, format!("{driver:?}"));
+        let before = file.as_ref().and_then(CacheFile::read).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(&before);
-        // SAFETY: the data is empty, or what this driver wrote: its checksum was compared.
+        // SAFETY: the data is empty, or what this driver wrote: `CacheFile` sees to it.
         let cache =
             unsafe { device.raw.create_pipeline_cache(&info, None) }.map_err(vulkan("vkCreatePipelineCache"))?;
         let built = Kernels::build_with(device, program.kernels, cache);
@@ -53,14 +53,14 @@ impl Kernels {
         };
         // One driver adds another header of 32 bytes at every start: that is nothing new.
         let has_grown = after.len() > before.len() + if before.is_empty() { 0 } else { 32 };
-        if let Some(path) = path.filter(|_| built.is_ok() && has_grown) {
-            let _ = write(&device.info, &path, &after);
+        if let Some(file) = file.filter(|_| built.is_ok() && has_grown) {
+            let _ = file.write(&after);
         }
         built
     }
 
     /// On as many threads as the machine has.
-    fn build_with(device: &Arc<Device>, descs: &[KernelDesc<'_>], cache: vk::PipelineCache) -> Result<Kernels> {
+    fn build_with(device: &Arc<Device>, descs: &[KernelDesc<'_>], cache: PipelineCache) -> Result<Kernels> {
         let push_bytes = |desc: &KernelDesc<'_>| u32::from(desc.n_bases) * 8 + u32::from(desc.n_operands) * 4;
         let size = descs.iter().map(push_bytes).max().unwrap_or(0).max(4);
         check_limit("push constant bytes", size.into(), device.info.push_bytes.into())?;
@@ -69,7 +69,7 @@ impl Kernels {
         // SAFETY: a plain creation; the drop destroys the layout.
         let layout = unsafe { device.raw.create_pipeline_layout(&info, None) };
         let layout = layout.map_err(vulkan("vkCreatePipelineLayout"))?;
-        let list = descs.iter().map(|desc| (vk::Pipeline::null(), desc.n_bases, desc.n_operands)).collect();
+        let list = descs.iter().map(|desc| (Pipeline::null(), desc.n_bases, desc.n_operands)).collect();
         let mut kernels = Kernels { device: Arc::clone(device), layout, list };
         in_parallel(kernels.list.iter_mut().zip(descs), usize::MAX, |(kernel, desc)| {
             kernel.0 = pipeline(device, desc, layout, cache)?;
@@ -90,12 +90,7 @@ impl Drop for Kernels {
     }
 }
 
-fn pipeline(
-    device: &Device,
-    desc: &KernelDesc<'_>,
-    layout: vk::PipelineLayout,
-    cache: vk::PipelineCache,
-) -> Result<vk::Pipeline> {
+fn pipeline(device: &Device, desc: &KernelDesc<'_>, layout: PipelineLayout, cache: PipelineCache) -> Result<Pipeline> {
     let (words, rest) = desc.code.as_chunks::<4>();
     let reason = || format!("kernel {} has no bases, or half a word", desc.name);
     ensure(desc.n_bases > 0 && rest.is_empty(), || Error::Description { reason: reason() })?;
@@ -122,61 +117,4 @@ fn pipeline(
         result
     };
     Ok(result.map_err(|(_, code)| vulkan("vkCreateComputePipelines")(code))?[0])
-}
-
-/// Where compiled pipelines are kept between processes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum CacheDir {
-    /// Nowhere.
-    None,
-    /// The user's cache folder; nowhere on systems without one.
-    #[default]
-    Default,
-    /// A folder, made when it is not there.
-    Path(PathBuf),
-}
-
-/// Of the format of cache files.
-const VERSION: u32 = 2;
-
-impl CacheDir {
-    fn folder(&self) -> Option<PathBuf> {
-        let var = |name: &str| Some(PathBuf::from(std::env::var_os(name).filter(|value| !value.is_empty())?));
-        let home = |folder: &str| Some(var("HOME")?.join(folder));
-        let base = match self {
-            CacheDir::None => None,
-            CacheDir::Path(path) => return Some(path.clone()),
-            CacheDir::Default if cfg!(windows) => var("LOCALAPPDATA"),
-            CacheDir::Default if cfg!(target_os = "macos") => home("Library/Caches"),
-            CacheDir::Default => var("XDG_CACHE_HOME").or_else(|| home(".cache")),
-        };
-        Some(base?.join("jvc"))
-    }
-}
-
-fn file_name(info: &GpuInfo, program: &str) -> String {
-    let program = program.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
-    let uuid = u128::from_be_bytes(info.pipeline_cache_uuid);
-    format!("{program}-{:04x}-{:04x}-{uuid:032x}.bin", info.vendor_id, info.device_id)
-}
-
-/// What the file holds before the payload: the hash of it, of this format's version, and of what a driver's data depends on.
-fn checksum(info: &GpuInfo, payload: &[u8]) -> [u8; 8] {
-    let driver = (info.vendor_id, info.device_id, info.driver_version, info.pipeline_cache_uuid);
-    content_hash([format!("{VERSION} {driver:?}").as_bytes(), payload]).to_le_bytes()
-}
-
-/// The payload, if the file is whole and this driver's: then the driver wrote it, so it can be trusted with it.
-fn read(info: &GpuInfo, path: &Path) -> Option<Vec<u8>> {
-    let file = std::fs::read(path).ok()?;
-    let (sum, payload) = file.split_first_chunk()?;
-    (*sum == checksum(info, payload)).then(|| payload.to_vec())
-}
-
-/// Written beside and renamed, so that a reader finds the old file or the new one.
-fn write(info: &GpuInfo, path: &Path, payload: &[u8]) -> std::io::Result<()> {
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&beside, [&checksum(info, payload), payload].concat())?;
-    std::fs::rename(&beside, path).or_else(|_| std::fs::remove_file(&beside))
 }

@@ -20,16 +20,17 @@ mod recorder;
 mod session;
 mod weights;
 
-pub use error::{Error, Result, WeightsFault};
+pub use error::{Error, Result};
 pub use gpu::{BorrowedDevice, Gpu, Select};
 pub use info::{Cooperative, Features, GpuInfo, GpuKind, Requirements};
-pub use kernel::{CacheDir, KernelDesc};
+pub use jvc_files::{CacheDir, Fault as WeightsFault, content_hash};
+pub use kernel::KernelDesc;
 pub use memory::{Buffer, MemoryKind};
 pub use recorder::{Base, Groups, Recorder};
 pub use session::{
     Arenas, EntryDesc, IoDesc, Model, ProgramDesc, Session, SessionOptions, StateInit, Ticket, Timestamps,
 };
-pub use weights::{WeightSource, WeightsDesc, content_hash, map_file};
+pub use weights::{WeightSource, WeightsDesc, map_file};
 
 /// A number: slices of it may be seen as bytes, in the machine's order, and written as bytes.
 ///

@@ -1,12 +1,17 @@
 //! The device's queue and timeline: submissions, waits, one-time commands, and the loss of the device.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ash::vk::{self, AccessFlags, PipelineStageFlags};
 
 use crate::error::vulkan;
 use crate::gpu::Instance;
 use crate::{Error, GpuInfo, Result};
+
+/// How long a wait looks before it sleeps, since waking up takes tens of microseconds.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Device {
     pub(crate) raw: ash::Device,
@@ -20,6 +25,8 @@ pub(crate) struct Device {
     /// The error of the loss: sticky.
     lost: Mutex<Option<Error>>,
     owned: bool,
+    /// The latest wait was longer than [`PATIENCE`], so looking is in vain.
+    is_slow: AtomicBool,
     _instance: Arc<Instance>,
 }
 
@@ -35,8 +42,9 @@ impl Device {
         // SAFETY: `physical` belongs to the instance.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical) };
         let (queue, lost, timeline) = (Mutex::new((queue, 0)), Mutex::new(None), vk::Semaphore::null());
+        let (is_slow, _instance) = (AtomicBool::new(false), instance);
         let mut device =
-            Device { raw, info, memory, timeline, family, queue, app_lock, lost, owned, _instance: instance };
+            Device { raw, info, memory, timeline, family, queue, app_lock, lost, owned, is_slow, _instance };
         let mut ty = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
         // SAFETY: the device has timeline semaphores: `Requirements::NONE` was checked.
@@ -75,13 +83,21 @@ impl Device {
         Ok(queue.1)
     }
 
-    /// Blocks until the timeline has reached the value.
+    /// Blocks until the timeline has reached the value: first by looking, in turn with other threads, then asleep.
     pub(crate) fn wait(&self, value: u64, step: impl FnOnce() -> String) -> Result<()> {
         self.check_alive()?;
+        let started = Instant::now();
+        while !self.is_slow.load(Ordering::Relaxed) && started.elapsed() < PATIENCE {
+            if self.reached() >= value {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // SAFETY: the semaphore is ours.
         let result = unsafe { self.raw.wait_semaphores(&info, u64::MAX) };
+        self.is_slow.store(started.elapsed() > PATIENCE, Ordering::Relaxed);
         result.map_err(|code| self.fail(code, "vkWaitSemaphores", step))
     }
 

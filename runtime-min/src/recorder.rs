@@ -8,20 +8,17 @@ use ash::vk::{self, AccessFlags, Handle as _, PipelineStageFlags};
 use crate::error::{ensure, vulkan};
 use crate::info::check_limit;
 use crate::queue::{CommandPool, Scope, anything, barrier, kernels};
-use crate::{Buffer, Error, Model, Result, Timestamps};
+use crate::{Buffer, EntryDesc, Error, IoDesc, MemoryKind, Model, Result, SessionOptions, Timestamps};
 
-/// Address that a push-constant base holds.
+/// Memory whose address a push-constant base holds: a chunk of the slot's arena or of the weights, the slot's I/O table, the session's
+/// state, or the slot's symbol table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "said above")]
 pub enum Base {
-    /// Start of an arena chunk of the slot.
     Arena(u32),
-    /// Start of a weight chunk.
     Weights(u32),
-    /// The slot's I/O table.
     IoTable,
-    /// The session's state.
     State,
-    /// The slot's symbol table.
     Symbols,
 }
 
@@ -42,6 +39,8 @@ const MAX_TIMES: u32 = 1 << 16;
 
 /// A run's memory and recorded command buffers, which are submitted together. Its drop waits for a run in flight.
 pub(crate) struct Slot {
+    model: Model,
+    state: Option<Arc<Buffer>>,
     pub(crate) arena: Arc<Vec<Buffer>>,
     pub(crate) io_table: Buffer,
     pub(crate) io: Vec<Buffer>,
@@ -55,9 +54,9 @@ pub(crate) struct Slot {
     /// Words of the symbol table that are group counts, by triples.
     pub(crate) group_words: BTreeSet<u16>,
     /// Timestamps; null without.
-    pub(crate) queries: vk::QueryPool,
-    pub(crate) n_times: u32,
-    pub(crate) pool: CommandPool,
+    queries: vk::QueryPool,
+    n_times: u32,
+    pool: CommandPool,
     /// Timeline value of the run in flight.
     pub(crate) pending: Option<u64>,
     /// Nobody waits for it any more.
@@ -65,12 +64,48 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn buffer<'a>(&'a self, base: Base, model: &'a Model, state: Option<&'a Buffer>) -> Option<&'a Buffer> {
+    /// Allocates what a run needs beside its arena, and records the steps.
+    pub(crate) fn new(
+        model: &Model,
+        state: Option<Arc<Buffer>>,
+        arena: Arc<Vec<Buffer>>,
+        entry: &EntryDesc<'_>,
+        options: &SessionOptions,
+    ) -> Result<Slot> {
+        let upload = |bytes, what| Buffer::new(&model.device, bytes, MemoryKind::Upload, what);
+        let readback = |bytes, what| Buffer::new(&model.device, bytes, MemoryKind::Readback, what);
+        let port = |port: &IoDesc| match port.output {
+            true => readback(port.max_bytes, "an output"),
+            false => upload(port.max_bytes, "an input"),
+        };
+        let mut slot = Slot {
+            io_table: upload(entry.io.len() as u64 * 8, "an I/O table")?,
+            io: entry.io.iter().map(port).collect::<Result<_>>()?,
+            symbols: upload(u64::from(entry.table_words) * 4, "a symbol table")?,
+            n_symbols: entry.table_words as usize,
+            trace: options.trace_steps.then(|| readback(4, "a step trace")).transpose()?,
+            commands: Vec::new(),
+            labels: Vec::new(),
+            group_words: BTreeSet::new(),
+            queries: vk::QueryPool::null(),
+            n_times: 0,
+            pool: CommandPool::new(&model.device)?,
+            pending: None,
+            cancelled: false,
+            model: model.clone(),
+            state,
+            arena,
+        };
+        Recorder::record(&mut slot, entry, options)?;
+        Ok(slot)
+    }
+
+    pub(crate) fn buffer(&self, base: Base) -> Option<&Buffer> {
         match base {
             Base::Arena(chunk) => self.arena.get(chunk as usize),
-            Base::Weights(chunk) => model.weights.get(chunk as usize),
+            Base::Weights(chunk) => self.model.weights.get(chunk as usize),
             Base::IoTable => Some(&self.io_table),
-            Base::State => state,
+            Base::State => self.state.as_deref(),
             Base::Symbols => Some(&self.symbols),
         }
     }
@@ -78,7 +113,7 @@ impl Slot {
     /// Nanoseconds between the timestamps of the latest run, which has finished.
     pub(crate) fn step_ns(&self) -> Result<Vec<f64>> {
         ensure(self.n_times > 0, || Error::Missing { what: "timestamps in this session" })?;
-        let (device, mut ticks) = (&self.pool.device, vec![0u64; self.n_times as usize]);
+        let (device, mut ticks) = (&self.model.device, vec![0u64; self.n_times as usize]);
         // SAFETY: the run has finished, so these queries are available.
         unsafe { device.raw.get_query_pool_results(self.queries, 0, &mut ticks, vk::QueryResultFlags::TYPE_64) }
             .map_err(vulkan("vkGetQueryPoolResults"))?;
@@ -94,16 +129,14 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pending.iter().for_each(|value| self.pool.device.drain(*value));
+        self.pending.iter().for_each(|value| self.model.device.drain(*value));
         // SAFETY: no command buffer that uses the queries is pending; null is allowed.
-        unsafe { self.pool.device.raw.destroy_query_pool(self.queries, None) };
+        unsafe { self.model.device.raw.destroy_query_pool(self.queries, None) };
     }
 }
 
 /// Records the steps of an entry point, in order.
 pub struct Recorder<'a> {
-    model: &'a Model,
-    state: Option<&'a Buffer>,
     slot: &'a mut Slot,
     bound: vk::Pipeline,
     label: String,
@@ -113,26 +146,18 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Records the steps into a new slot. Those of an `ordered` entry point come after all runs before.
-    pub(crate) fn record(
-        model: &'a Model,
-        state: Option<&'a Buffer>,
-        slot: &'a mut Slot,
-        ordered: bool,
-        timestamps: Timestamps,
-        steps: &dyn Fn(&mut Recorder<'_>),
-    ) -> Result<()> {
+    fn record(slot: &'a mut Slot, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<()> {
         slot.commands.push(slot.pool.begin()?);
-        let (bound, label) = (vk::Pipeline::null(), String::new());
-        let mut recorder = Recorder { model, state, slot, bound, label, timestamps, error: None };
-        if ordered {
-            // What the host wrote is visible by submission, and copies and fills have barriers of their own.
+        let (bound, label, timestamps) = (vk::Pipeline::null(), String::new(), options.timestamps);
+        let mut recorder = Recorder { slot, bound, label, timestamps, error: None };
+        if options.arenas.is_some() || recorder.slot.state.is_some() {
+            // The runs before use the same memory. What the host wrote is visible by submission; copies and fills have barriers.
             recorder.barrier();
         }
         if timestamps != Timestamps::None {
             recorder.start_clock()?;
         }
-        steps(&mut recorder);
+        (entry.record)(&mut recorder);
         if timestamps == Timestamps::Ends {
             recorder.take_time();
         }
@@ -156,8 +181,8 @@ impl<'a> Recorder<'a> {
                 let call = format!("kernel {kernel} on {bases:?} at {offsets:?} by {groups:?}");
                 return Err(Error::Description { reason: format!("step {step} ({label}) cannot be {call}") });
             };
-            let (device, layout, slot) = (&recorder.model.device, recorder.model.kernels.layout, &mut *recorder.slot);
-            let commands = slot.commands();
+            let (commands, slot) = (recorder.slot.commands(), &mut *recorder.slot);
+            let (device, layout) = (&slot.model.device, slot.model.kernels.layout);
             // SAFETY: the command buffer is recording; sessions keep the model's pipelines alive; the layout has room for any kernel's
             // constants; words of the table lie inside it, and group counts are checked: here, or by runs.
             unsafe {
@@ -183,7 +208,7 @@ impl<'a> Recorder<'a> {
 
     /// Pipeline and push constants of a dispatch, if all that it names exists.
     fn resolve(&self, kernel: u32, bases: &[Base], offsets: &[u32], groups: Groups) -> Option<(vk::Pipeline, Vec<u8>)> {
-        let (pipeline, n_bases, n_operands) = *self.model.kernels.list.get(kernel as usize)?;
+        let (pipeline, n_bases, n_operands) = *self.slot.model.kernels.list.get(kernel as usize)?;
         let takes = (bases.len(), offsets.len()) == (n_bases.into(), n_operands.into());
         let inside = !matches!(groups, Groups::Table(word) if usize::from(word) + 3 > self.slot.n_symbols);
         let addresses = bases.iter().map(|base| Some(self.buffer(*base)?.address().to_le_bytes()));
@@ -204,7 +229,7 @@ impl<'a> Recorder<'a> {
 
     /// The memory behind a base, if there is any.
     pub fn buffer(&self, base: Base) -> Option<&Buffer> {
-        self.slot.buffer(base, self.model, self.state)
+        self.slot.buffer(base)
     }
 
     /// Orders the kernels before it and after it, and makes what those wrote visible to these.
@@ -221,7 +246,7 @@ impl<'a> Recorder<'a> {
 
     fn order(&mut self, to: Scope) {
         if self.error.is_none() {
-            barrier(&self.model.device.raw, self.slot.commands(), kernels(), to);
+            barrier(&self.slot.model.device.raw, self.slot.commands(), kernels(), to);
         }
     }
 
@@ -241,7 +266,7 @@ impl<'a> Recorder<'a> {
         record(self)?;
         self.slot.labels.push(std::mem::take(&mut self.label));
         if let Some(word) = &self.slot.trace {
-            let (raw, commands) = (&self.model.device.raw, self.slot.commands());
+            let (raw, commands) = (&self.slot.model.device.raw, self.slot.commands());
             barrier(raw, commands, anything(), anything());
             // SAFETY: the buffer lives as long as the slot.
             unsafe { raw.cmd_fill_buffer(commands, word.handle, 0, 4, n_done as u32 + 1) };
@@ -255,7 +280,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn start_clock(&mut self) -> Result<()> {
-        let (raw, n_queries) = (&self.model.device.raw, MAX_TIMES);
+        let (raw, n_queries) = (&self.slot.model.device.raw, MAX_TIMES);
         let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(n_queries);
         // SAFETY: a plain creation, of which the slot takes care; the command buffer is recording.
         unsafe {
@@ -270,7 +295,7 @@ impl<'a> Recorder<'a> {
         let (commands, queries, query) = (self.slot.commands(), self.slot.queries, self.slot.n_times);
         let stage = PipelineStageFlags::BOTTOM_OF_PIPE;
         // SAFETY: the command buffer is recording, and the pool has this query.
-        unsafe { self.model.device.raw.cmd_write_timestamp(commands, stage, queries, query) };
+        unsafe { self.slot.model.device.raw.cmd_write_timestamp(commands, stage, queries, query) };
         self.slot.n_times += 1;
     }
 }

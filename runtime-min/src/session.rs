@@ -1,15 +1,12 @@
 //! A program as plain tables; the model made of it, kernels and weights on a device; and its sessions: slots with memory and recorded
 //! commands, the persistent state that they share, and runs.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use ash::vk;
-
 use crate::error::{argument, ensure};
 use crate::kernel::Kernels;
-use crate::queue::{CommandPool, Device};
+use crate::queue::Device;
 use crate::recorder::Slot;
 use crate::weights::{self, WeightSource, WeightsDesc};
 use crate::{
@@ -33,16 +30,15 @@ pub struct ProgramDesc<'a> {
 /// The tables are trusted, as shaders are: they come from the compiler, which has verified them. Offsets that are wrong make the GPU
 /// access memory that it should not.
 #[derive(Clone, Copy)]
+#[expect(missing_docs, reason = "the names of the others say it")]
 pub struct EntryDesc<'a> {
-    /// Name, for errors.
     pub name: &'a str,
-    /// Bytes of each arena chunk.
+    /// Of each arena chunk.
     pub arena_bytes: &'a [u64],
     /// Inputs and outputs, by slot of the I/O table.
     pub io: &'a [IoDesc],
     /// Words of the symbol table.
     pub table_words: u32,
-    /// Bytes of the session's state.
     pub state_bytes: u64,
     /// Weights that state starts from; the rest starts from zeros.
     pub state_init: &'a [StateInit],
@@ -123,8 +119,8 @@ pub struct Session {
     /// Addresses of external buffers, by slot of the I/O table.
     external: Vec<Option<u64>>,
     slots: Vec<Slot>,
-    /// Memory that keeps its contents between runs, and what it starts from.
-    state: Option<(Buffer, Vec<StateInit>)>,
+    /// What the state starts from.
+    state_init: Vec<StateInit>,
     /// The next run starts from the initial state.
     reset: bool,
     model: Model,
@@ -153,26 +149,30 @@ impl Model {
     /// are too small or too few, and for timestamps that the device does not have.
     pub fn session_with(&self, entry: &EntryDesc<'_>, options: &SessionOptions) -> Result<Session> {
         self.device.check_alive()?;
-        let can_time = self.device.info.timestamp_period_ns > 0.0;
-        let untimed = || Error::Missing { what: "timestamps on compute queues" };
-        ensure(can_time || options.timestamps == Timestamps::None, untimed)?;
-        let arenas = match &options.arenas {
-            Some(arenas) => arenas.clone(),
-            None => self.arenas(&[entry], options.n_slots.max(1))?,
-        };
-        let (io, external) = (entry.io.to_vec(), vec![None; entry.io.len()]);
-        let (name, slots, state) = (entry.name.to_owned(), Vec::new(), state(self, entry)?);
-        let mut session = Session { name, io, external, slots, state, reset: true, model: self.clone() };
+        let can_time = options.timestamps == Timestamps::None || self.device.info.timestamp_period_ns > 0.0;
+        ensure(can_time, || Error::Missing { what: "timestamps on compute queues" })?;
+        let n_slots = options.n_slots.max(1);
+        let arenas = options.arenas.clone().map_or_else(|| self.arenas(&[entry], n_slots), Ok)?;
         let fits = |arena: &&Arc<Vec<Buffer>>| {
-            let chunks = arena.iter().zip(entry.arena_bytes);
-            arena.len() >= entry.arena_bytes.len() && chunks.into_iter().all(|(chunk, need)| chunk.bytes() >= *need)
+            let mut chunks = arena.iter().zip(entry.arena_bytes);
+            arena.len() >= entry.arena_bytes.len() && chunks.all(|(chunk, need)| chunk.bytes() >= *need)
         };
-        for slot in 0..options.n_slots.max(1) {
-            let arena = arenas.0.get(slot).filter(fits);
-            let arena = arena.ok_or_else(|| Error::Description { reason: "shared arenas are too small".to_owned() })?;
-            session.add_slot(entry, Arc::clone(arena), options)?;
+        let new_state = || Buffer::new(&self.device, entry.state_bytes, MemoryKind::Device, "the state").map(Arc::new);
+        let state = (entry.state_bytes > 0).then(new_state).transpose()?;
+        for init in entry.state_init {
+            let weights = self.weights.get(init.chunk as usize).map_or(0, Buffer::bytes);
+            let inside = init.offset + init.bytes <= weights && init.state_offset + init.bytes <= entry.state_bytes;
+            ensure(inside, || Error::Description { reason: format!("{init:?} lies outside its buffers") })?;
         }
-        Ok(session)
+        let slot = |index| {
+            let arena = arenas.0.get(index).filter(fits);
+            let arena = arena.ok_or_else(|| Error::Description { reason: "shared arenas are too small".to_owned() })?;
+            Slot::new(self, state.clone(), Arc::clone(arena), entry, options)
+        };
+        let slots = (0..n_slots).map(slot).collect::<Result<_>>()?;
+        let (name, io, external) = (entry.name.to_owned(), entry.io.to_vec(), vec![None; entry.io.len()]);
+        let state_init = entry.state_init.iter().filter(|init| init.bytes > 0).copied().collect();
+        Ok(Session { name, io, external, slots, state_init, reset: true, model: self.clone() })
     }
 
     /// Arenas large enough for each of the entry points, to be shared by their sessions. An error when memory runs out.
@@ -202,10 +202,10 @@ impl Session {
         self.model.device.check_alive()?;
         let index = self.free_slot()?;
         self.fill(&self.slots[index], table, inputs, output_bytes)?;
-        if let Some((state, init)) = self.state.as_ref().filter(|_| self.reset) {
+        if let Some(state) = self.slots[index].buffer(Base::State).filter(|_| self.reset) {
             // Zeros, then copies of weights, after all runs in flight.
             state.fill(0)?;
-            for init in init.iter().filter(|init| init.bytes > 0) {
+            for init in &self.state_init {
                 let weights = &self.model.weights[init.chunk as usize];
                 state.start_copy(weights, init.offset, init.state_offset, init.bytes)?.finish()?;
             }
@@ -281,10 +281,8 @@ impl Session {
     /// [`Timestamps::Ends`], of all of them together. Steps without a barrier between them overlap: their sum is right, the share of
     /// each is not. An error without timestamps.
     pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>> {
-        match self.slots.get(slot).filter(|slot| slot.pending.is_none()) {
-            Some(slot) => slot.step_ns(),
-            None => Err(self.argument("slot", "one that is not in flight", slot)),
-        }
+        let idle = self.slots.get(slot).filter(|slot| slot.pending.is_none());
+        idle.ok_or_else(|| self.argument("slot", "one that is not in flight", slot))?.step_ns()
     }
 
     /// Steps that the latest run of a slot has finished, if the session traces steps.
@@ -296,40 +294,7 @@ impl Session {
 
     /// Memory of a slot, to be looked at by tests and applications that have waited for its runs.
     pub fn buffer(&self, slot: usize, base: Base) -> Option<&Buffer> {
-        self.slots.get(slot)?.buffer(base, &self.model, self.state())
-    }
-
-    fn state(&self) -> Option<&Buffer> {
-        self.state.as_ref().map(|(buffer, _)| buffer)
-    }
-
-    fn add_slot(&mut self, entry: &EntryDesc<'_>, arena: Arc<Vec<Buffer>>, options: &SessionOptions) -> Result<()> {
-        let upload = |bytes, what| Buffer::new(&self.model.device, bytes, MemoryKind::Upload, what);
-        let readback = |bytes, what| Buffer::new(&self.model.device, bytes, MemoryKind::Readback, what);
-        let port = |port: &IoDesc| match port.output {
-            true => readback(port.max_bytes, "an output"),
-            false => upload(port.max_bytes, "an input"),
-        };
-        let mut slot = Slot {
-            arena,
-            io_table: upload(entry.io.len() as u64 * 8, "an I/O table")?,
-            io: entry.io.iter().map(port).collect::<Result<_>>()?,
-            symbols: upload(u64::from(entry.table_words) * 4, "a symbol table")?,
-            n_symbols: entry.table_words as usize,
-            trace: options.trace_steps.then(|| readback(4, "a step trace")).transpose()?,
-            commands: Vec::new(),
-            labels: Vec::new(),
-            group_words: BTreeSet::new(),
-            queries: vk::QueryPool::null(),
-            n_times: 0,
-            pool: CommandPool::new(&self.model.device)?,
-            pending: None,
-            cancelled: false,
-        };
-        let (state, ordered) = (self.state(), options.arenas.is_some() || self.state.is_some());
-        Recorder::record(&self.model, state, &mut slot, ordered, options.timestamps, entry.record)?;
-        self.slots.push(slot);
-        Ok(())
+        self.slots.get(slot)?.buffer(base)
     }
 
     /// A slot with nothing in flight, else the one of the oldest cancelled run, which is waited for.
@@ -402,7 +367,7 @@ impl Session {
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sum = |buffers: &mut dyn Iterator<Item = &Buffer>| buffers.map(Buffer::bytes).sum::<u64>();
-        let (weights, state) = (sum(&mut self.model.weights.iter()), sum(&mut self.state().into_iter()));
+        let (weights, state) = (sum(&mut self.model.weights.iter()), sum(&mut self.buffer(0, Base::State).into_iter()));
         writeln!(f, "{}: weights {weights} bytes, shared with other sessions; state {state} bytes", self.name)?;
         for (index, slot) in self.slots.iter().enumerate() {
             let small = slot.io.iter().chain([&slot.io_table, &slot.symbols]);
@@ -411,18 +376,4 @@ impl fmt::Display for Session {
         }
         Ok(())
     }
-}
-
-/// The state of an entry point, and the weights that it starts from.
-fn state(model: &Model, entry: &EntryDesc<'_>) -> Result<Option<(Buffer, Vec<StateInit>)>> {
-    if entry.state_bytes == 0 {
-        return Ok(None);
-    }
-    let buffer = Buffer::new(&model.device, entry.state_bytes, MemoryKind::Device, "the state")?;
-    for init in entry.state_init {
-        let weights = model.weights.get(init.chunk as usize).map_or(0, Buffer::bytes);
-        let inside = init.offset + init.bytes <= weights && init.state_offset + init.bytes <= buffer.bytes();
-        ensure(inside, || Error::Description { reason: format!("{init:?} lies outside its buffers") })?;
-    }
-    Ok(Some((buffer, entry.state_init.to_vec())))
 }

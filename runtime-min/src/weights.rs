@@ -1,37 +1,25 @@
-//! The weight file, its hash, and the way of its bytes into device memory.
-//!
-//! File: the magic `JVCW`, then little-endian version (u32), payload bytes (u64), content hash (u64), zeros up to byte 64; then the
-//! chunks back to back. Each chunk becomes one allocation. The hash is one of hashes: of each segment of 1 MiB of a chunk, so that
-//! threads share the work. All its steps are bijections: one flipped bit always changes the result.
+//! The weights' way into device memory, from a file in the format of [`jvc_files`] or from a function.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use ash::vk;
+use jvc_files::{Header, Refusal, SEGMENT_BYTES, segment_hash};
 
-use crate::error::ensure;
 use crate::queue::{CommandPool, Device, in_parallel};
-use crate::{Buffer, Error, MemoryKind, Result, WeightsFault};
+use crate::{Buffer, MemoryKind, Result, WeightsFault};
 
-/// Bytes of a hash segment.
-const SEGMENT_BYTES: usize = 1 << 20;
 /// Bytes of one half of the staging ring: 16 segments.
 const STAGED_BYTES: usize = SEGMENT_BYTES << 4;
 /// Threads that hash and copy: more do not make a PCIe link faster.
 const MAX_THREADS: usize = 16;
-
-const MAGIC: [u8; 4] = *b"JVCW";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 64;
-const LANES: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0x27d4_eb2f_1656_67c5];
-const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 
 /// The weights a program expects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WeightsDesc<'a> {
     /// Bytes of each chunk; empty for a program without weights.
     pub chunk_bytes: &'a [u64],
-    /// [`content_hash`] of the chunks.
+    /// [`crate::content_hash`] of the chunks.
     pub content_hash: u64,
 }
 
@@ -48,35 +36,6 @@ pub enum WeightSource<'a> {
     Produce(&'a (dyn Fn(u32, u64, &mut [u8]) + Sync)),
 }
 
-/// Hash of chunks.
-pub fn content_hash<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> u64 {
-    hash_of_hashes(chunks.into_iter().flat_map(|chunk| chunk.chunks(SEGMENT_BYTES)).map(block_hash))
-}
-
-fn hash_of_hashes(segments: impl Iterator<Item = u64>) -> u64 {
-    block_hash(&segments.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
-}
-
-fn block_hash(bytes: &[u8]) -> u64 {
-    let mut lanes = LANES;
-    let mut absorb = |block: &[u8; 32]| {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
-            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER).rotate_left(29);
-        }
-    };
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    blocks.iter().for_each(&mut absorb);
-    if !rest.is_empty() {
-        let mut last = [0; 32];
-        last[..rest.len()].copy_from_slice(rest);
-        absorb(&last);
-    }
-    lanes.iter().fold(bytes.len() as u64, |hash, lane| {
-        let mixed = (hash ^ lane).wrapping_mul(MULTIPLIER);
-        mixed ^ (mixed >> 32)
-    })
-}
-
 /// Maps a file read-only.
 ///
 /// # Errors
@@ -91,16 +50,16 @@ pub fn map_file(path: &Path) -> std::io::Result<memmap2::Mmap> {
 
 /// Checks the source and brings every chunk to the device.
 pub(crate) fn load(device: &Arc<Device>, desc: &WeightsDesc<'_>, source: WeightSource<'_>) -> Result<Vec<Buffer>> {
-    let bytes: u64 = desc.chunk_bytes.iter().sum();
+    let header = Header { payload_bytes: desc.chunk_bytes.iter().sum(), content_hash: desc.content_hash };
     let map;
     let payload = match source {
         _ if desc.chunk_bytes.is_empty() => return Ok(Vec::new()),
-        WeightSource::None => return Err(refuse(WeightsFault::Size, bytes, 0)),
-        WeightSource::Bytes(file) => Payload::Bytes(check_header(file, bytes, desc.content_hash)?),
+        WeightSource::None => return Err(Refusal::new(WeightsFault::Size, header.payload_bytes, 0).into()),
+        WeightSource::Bytes(file) => Payload::Bytes(header.payload_of(file)?),
         WeightSource::Produce(produce) => Payload::Produce(produce),
         WeightSource::Path(path) => {
-            map = map_file(path).map_err(|error| refuse(WeightsFault::Unreadable, path.display(), error))?;
-            Payload::Bytes(check_header(&map, bytes, desc.content_hash)?)
+            map = map_file(path).map_err(|error| Refusal::new(WeightsFault::Unreadable, path.display(), error))?;
+            Payload::Bytes(header.payload_of(&map)?)
         }
     };
     let allocate = |kind| {
@@ -108,46 +67,20 @@ pub(crate) fn load(device: &Arc<Device>, desc: &WeightsDesc<'_>, source: WeightS
         chunks.collect::<Result<Vec<_>>>()
     };
     let mut stream = Stream { payload, n_read: 0, hashes: Vec::new() };
-    let mapped = fits_mapped(device, bytes).then(|| allocate(MemoryKind::DeviceMapped).ok()).flatten();
-    let buffers = match mapped {
-        Some(buffers) => {
-            for ((chunk, buffer), bytes) in (0..).zip(&buffers).zip(desc.chunk_bytes) {
-                stream.read(chunk, 0, &mut buffer.host()[..*bytes as usize])?;
-            }
-            buffers
+    let mapped = fits_mapped(device, header.payload_bytes).then(|| allocate(MemoryKind::DeviceMapped).ok()).flatten();
+    let is_mapped = mapped.is_some();
+    let buffers = mapped.map_or_else(|| allocate(MemoryKind::Device), Ok)?;
+    if is_mapped {
+        for ((chunk, buffer), bytes) in (0..).zip(&buffers).zip(desc.chunk_bytes) {
+            stream.read(chunk, 0, &mut buffer.host()[..*bytes as usize])?;
         }
-        None => {
-            let buffers = allocate(MemoryKind::Device)?;
-            stream.through_staging(device, &buffers, desc.chunk_bytes)?;
-            buffers
-        }
-    };
-    let got = hash_of_hashes(stream.hashes.into_iter());
-    let trusted = matches!(payload, Payload::Produce(_)) || got == desc.content_hash;
-    ensure(trusted, || refuse(WeightsFault::Corrupt, hex(desc.content_hash), hex(got)))?;
+    } else {
+        stream.through_staging(device, &buffers, desc.chunk_bytes)?;
+    }
+    if let Payload::Bytes(_) = payload {
+        header.check_hash(&stream.hashes)?;
+    }
     Ok(buffers)
-}
-
-fn refuse(fault: WeightsFault, need: impl ToString, got: impl ToString) -> Error {
-    Error::Weights { fault, need: need.to_string(), got: got.to_string() }
-}
-
-fn hex(hash: u64) -> String {
-    format!("{hash:016x}")
-}
-
-/// The payload of a weight file that claims to be the one needed.
-fn check_header(file: &[u8], need: u64, need_hash: u64) -> Result<&[u8]> {
-    let format = || {
-        refuse(WeightsFault::Format, format!("JVCW version {VERSION}"), file.get(..8).unwrap_or(file).escape_ascii())
-    };
-    let (header, payload) = file.split_at_checked(HEADER_BYTES).ok_or_else(format)?;
-    let word = |at: usize| u64::from_le_bytes(header.as_chunks().0[at]);
-    let (start, declared, hash, got) = (word(0).to_le_bytes(), word(1), word(2), payload.len() as u64);
-    ensure(start[..4] == MAGIC && start[4..] == VERSION.to_le_bytes(), format)?;
-    ensure(hash == need_hash, || refuse(WeightsFault::Foreign, hex(need_hash), hex(hash)))?;
-    ensure(declared == need && got == need, || refuse(WeightsFault::Size, need, got))?;
-    Ok(payload)
 }
 
 /// There is host-visible device memory of which half is enough: a small window (256 MiB without resizable BAR) is left to inputs.
@@ -183,7 +116,7 @@ impl Stream<'_> {
             match payload {
                 Payload::Bytes(bytes) => {
                     let segment = &bytes[first + offset..][..target.len()];
-                    *hash = block_hash(segment);
+                    *hash = segment_hash(segment);
                     target.copy_from_slice(segment);
                 }
                 Payload::Produce(produce) => produce(chunk, start + offset as u64, target),

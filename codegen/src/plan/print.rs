@@ -8,7 +8,6 @@ use super::{
     ArenaBuffer, Base, ByteRange, Dispatch, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Region,
     Requirements, Size, State, Step, Symbol, WeightTensor, Weights,
 };
-use crate::weights::content_hash;
 use std::fmt::{self, Display, Write};
 
 impl Plan {
@@ -41,7 +40,7 @@ impl PlanKernel {
 
     /// Hash of [`PlanKernel::spirv_bytes`], which pins a kernel where only text is kept.
     pub fn spirv_hash(&self) -> u64 {
-        content_hash(&self.spirv_bytes())
+        jvc_files::content_hash([&self.spirv_bytes()[..]])
     }
 }
 

@@ -180,21 +180,6 @@ fn buffers_refuse_accesses_past_their_end() {
 }
 
 #[test]
-fn the_weight_hash_equals_that_of_the_writer_in_codegen() {
-    // The same numbers stand in the test of codegen/src/weights.rs.
-    let bytes: Vec<u8> = (0..2_500_001u32).map(|i| (i * 37 % 251) as u8).collect();
-    let hashes = [0, 1, 100, 1_048_576, 2_500_001].map(|len| content_hash([&bytes[..len]]));
-    let known: [u64; 5] = [
-        0x60ac_a62e_5801_b9f0,
-        0xd16a_a095_924b_f04e,
-        0x36dc_1215_79f5_a7f7,
-        0xcd05_e39b_5afa_1960,
-        0x3816_90d7_2246_2cf8,
-    ];
-    assert_eq!(hashes, known);
-}
-
-#[test]
 fn bytes_are_those_of_the_numbers() {
     assert_eq!(bytes_of(&[0x0102_0304u32, 5]), [0x0102_0304u32.to_ne_bytes(), 5u32.to_ne_bytes()].concat());
     let mut floats = [0f32; 2];
