@@ -12,7 +12,7 @@ mod size;
 mod verify;
 mod walk;
 
-pub use parse::{FindKernel, KernelFile};
+pub use parse::{FindKernel, KernelFile, Outline, Pinned};
 pub use print::DisplaySize;
 pub use scan::ParseError;
 pub use size::SizeError;

@@ -1,5 +1,6 @@
 //! The command line: definitions only. Each flag of `compile` is a field of [`Options`] or of the generator's options.
 
+use crate::diff::Limit;
 use crate::options::{Half, Mixed, Options, Quantize, QuantizedForm};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -73,6 +74,13 @@ Types are those of the operand (or result) that decides; of what PyTorch takes b
   jvc explain model.pt2 --device h200
   jvc explain model.pt2 --device lavapipe -o report.txt")]
     Explain(ExplainArgs),
+    /// Say what changed between two generated crates, or two folders of them
+    #[command(after_help = "Examples:
+  jvc diff old/sam2-vulkan sam2-vulkan
+  jvc diff HEAD~1:target-artifacts target-artifacts
+  jvc diff main:models/lut lut --fail-on slower=2%,arena=5%,interface
+REVISION:FOLDER is read from git. Exit code 1 where a limit of --fail-on is exceeded.")]
+    Diff(DiffArgs),
     /// Compare the files under review in target-artifacts with what the compiler makes, or write them
     #[command(after_help = "Examples:
   jvc golden --check
@@ -398,6 +406,33 @@ pub struct ExplainArgs {
     /// Where to write the explanation
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `jvc diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The crate before: its folder, a folder of crates, or REVISION:FOLDER
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The crate after
+    #[arg(value_name = "NEW")]
+    pub new: String,
+    /// Limits: interface, or a figure with the growth that is allowed: slower, arena, weights, state, spirv, kernels, dispatches, barriers
+    #[arg(long, value_name = "LIMIT=PERCENT", value_delimiter = ',')]
+    pub fail_on: Vec<Limit>,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: DiffFormat,
+}
+
+/// Output form of differences.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    /// For a pull request.
+    #[default]
+    Markdown,
+    /// For scripts.
+    Json,
 }
 
 impl CompileOptions {

@@ -23,25 +23,65 @@ pub struct KernelFile {
 /// Finds a kernel's files by its name.
 pub type FindKernel<'a> = &'a dyn Fn(&str) -> Option<KernelFile>;
 
+/// A plan as its text alone tells it: kernels without their files.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outline {
+    /// The plan; its kernels have no words.
+    pub plan: Plan,
+    /// Of each kernel, its words and their hash.
+    pub pinned: Vec<Pinned>,
+}
+
+/// How a plan's text pins a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pinned {
+    /// 32-bit words of SPIR-V.
+    pub n_words: usize,
+    /// Their hash ([`PlanKernel::spirv_hash`]).
+    pub hash: u64,
+}
+
+/// Where the words of kernels come from.
+enum Kernels<'a> {
+    Files(FindKernel<'a>),
+    Pinned(&'a mut Vec<Pinned>),
+}
+
+impl Outline {
+    /// Parses [`Plan::to_text`] where the kernels' files are not at hand.
+    ///
+    /// # Errors
+    /// A line that is not of the text form.
+    pub fn parse(text: &str) -> Result<Outline, ParseError> {
+        let mut pinned = vec![];
+        let plan = parse_plan(text, Kernels::Pinned(&mut pinned))?;
+        Ok(Outline { plan, pinned })
+    }
+}
+
 impl Plan {
     /// Parses [`Plan::to_text`]. Decisions are not part of the text and stay empty.
     ///
     /// # Errors
     /// A line that is not of the text form; a kernel whose files are missing or differ from the hash in the text.
     pub fn parse(text: &str, find: FindKernel<'_>) -> Result<Plan, ParseError> {
-        let mut plan = Plan::default();
-        for (idx, text) in text.lines().enumerate() {
-            let mut line = Line::scan(idx + 1, text)?;
-            if !line.at_end() {
-                parse_line(&mut plan, &mut line, find)?;
-                line.end()?;
-            }
-        }
-        Ok(plan)
+        parse_plan(text, Kernels::Files(find))
     }
 }
 
-fn parse_line(plan: &mut Plan, line: &mut Line, find: FindKernel<'_>) -> Result<(), ParseError> {
+fn parse_plan(text: &str, mut kernels: Kernels<'_>) -> Result<Plan, ParseError> {
+    let mut plan = Plan::default();
+    for (idx, text) in text.lines().enumerate() {
+        let mut line = Line::scan(idx + 1, text)?;
+        if !line.at_end() {
+            parse_line(&mut plan, &mut line, &mut kernels)?;
+            line.end()?;
+        }
+    }
+    Ok(plan)
+}
+
+fn parse_line(plan: &mut Plan, line: &mut Line, kernels: &mut Kernels<'_>) -> Result<(), ParseError> {
     let word = line.word("a keyword")?;
     match word.as_str() {
         "plan" => {
@@ -56,7 +96,7 @@ fn parse_line(plan: &mut Plan, line: &mut Line, find: FindKernel<'_>) -> Result<
             plan.requirements.cooperative.push((m, n, k, elem));
         }
         "limits" => parse_limits(plan, line)?,
-        "kernel" => plan.kernels.push(parse_kernel(line, find)?),
+        "kernel" => plan.kernels.push(parse_kernel(line, kernels)?),
         "interface" => {
             let kernel = plan.kernels.last_mut().ok_or_else(|| line.expected("a kernel above"))?;
             kernel.n_bases = line.field("bases")?;
@@ -111,17 +151,24 @@ fn parse_limits(plan: &mut Plan, line: &mut Line) -> Result<(), ParseError> {
     Ok(())
 }
 
-fn parse_kernel(line: &mut Line, find: FindKernel<'_>) -> Result<PlanKernel, ParseError> {
+fn parse_kernel(line: &mut Line, kernels: &mut Kernels<'_>) -> Result<PlanKernel, ParseError> {
     let name = line.text()?;
     let n_words: usize = line.field("words")?;
     let pinned = line.hash()?;
-    let Some(KernelFile { words, disassembly }) = find(&name) else {
-        return Err(ParseError::MissingKernel { line: line.number(), name });
+    let KernelFile { words, disassembly } = match kernels {
+        Kernels::Files(find) => {
+            let missing = || ParseError::MissingKernel { line: line.number(), name: name.clone() };
+            find(&name).ok_or_else(missing)?
+        }
+        Kernels::Pinned(all) => {
+            all.push(Pinned { n_words, hash: pinned });
+            KernelFile::default()
+        }
     };
     let kernel =
         PlanKernel { name, spec: String::new(), words, disassembly, n_bases: 0, operand_bases: vec![], subgroup: 0 };
     let found = kernel.spirv_hash();
-    if found != pinned || kernel.words.len() != n_words {
+    if matches!(kernels, Kernels::Files(_)) && (found != pinned || kernel.words.len() != n_words) {
         return Err(ParseError::KernelHash { line: line.number(), name: kernel.name, pinned, found });
     }
     Ok(kernel)

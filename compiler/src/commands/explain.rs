@@ -7,6 +7,7 @@ use crate::device::DeviceProfile;
 use crate::import::Program;
 use crate::options::Options;
 use crate::pipeline::{self, Compiled};
+use crate::predict;
 use crate::report::{Code, Diagnostic};
 use jvc_codegen::artifact::Artifact;
 use jvc_codegen::plan::{ByteRange, Dispatch, Entry, Plan, Region, Step};
@@ -62,13 +63,6 @@ fn section(out: &mut String, title: &str, lines: impl Iterator<Item = String>) {
     lines.iter().for_each(|l| writeln!(out, "{l}").expect("writing to a string succeeds"));
 }
 
-/// Microseconds that a dispatch takes at best: the slower of arithmetic and memory, by the profile's rates.
-fn predicted_us(d: &Dispatch, device: &DeviceProfile) -> f64 {
-    let arithmetic = d.cost.flops / (device.rates.f32_tflop_per_s * 1e6);
-    let memory = d.cost.bytes / (device.rates.peak_gb_per_s * 1e3);
-    arithmetic.max(memory)
-}
-
 fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
     let dispatches: Vec<&Dispatch> = entry
         .steps
@@ -79,8 +73,7 @@ fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
         })
         .collect();
     let barriers = entry.steps.len() - dispatches.len();
-    let floor: f64 = dispatches.iter().map(|d| predicted_us(d, device)).sum();
-    let drain = barriers as f64 * device.rates.dispatch_us;
+    let (floor, drain) = predict::entry_us(entry, &plan.kernels, device);
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for d in &dispatches {
         let name = plan.kernels[d.kernel as usize].name.as_str();
@@ -94,9 +87,10 @@ fn steps(out: &mut String, plan: &Plan, entry: &Entry, device: &DeviceProfile) {
         kinds.join(", ")
     );
     let line = |(i, d): (usize, &&Dispatch)| {
-        let kernel = &plan.kernels[d.kernel as usize].name;
-        let cost =
-            format!("{:.3} GFLOP, {:.3} MB, {:.1} µs", d.cost.flops / 1e9, d.cost.bytes / 1e6, predicted_us(d, device));
+        let kernel = &plan.kernels[d.kernel as usize];
+        let us = predict::dispatch_us(d, kernel, device);
+        let cost = format!("{:.3} GFLOP, {:.3} MB, {us:.1} µs", d.cost.flops / 1e9, d.cost.bytes / 1e6);
+        let kernel = &kernel.name;
         let origin: String = d.origin.iter().map(|o| format!("\n        {o}")).collect();
         format!("{i:5}  {}  [{kernel}]  {cost}{origin}", d.label)
     };

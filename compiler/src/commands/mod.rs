@@ -4,6 +4,7 @@ mod bench;
 mod compile;
 mod devices;
 mod diagnostics;
+mod diff;
 mod explain;
 mod golden;
 mod load;
@@ -92,6 +93,9 @@ pub enum CommandError {
     /// A golden cannot be made or compared.
     #[error(transparent)]
     Golden(#[from] crate::golden::GoldenError),
+    /// Crates to compare cannot be read.
+    #[error(transparent)]
+    Diff(#[from] crate::diff::SourceError),
     /// Standard output or standard error refuse.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -108,6 +112,7 @@ impl CommandError {
             | CommandError::Tensors(_)
             | CommandError::Runtime(_)
             | CommandError::Verify(_)
+            | CommandError::Diff(_)
             | CommandError::Print(_) => 2,
             CommandError::Import(_)
             | CommandError::Diagnostics(_)
@@ -138,6 +143,7 @@ pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, Comm
         Command::Devices(args) => devices::devices(args, console),
         Command::Probe(args) => devices::probe(args, console),
         Command::Explain(args) => explain::run(args, console),
+        Command::Diff(args) => diff::run(args, console),
         Command::Golden(args) => golden::run(args, console),
     }
 }
