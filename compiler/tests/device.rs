@@ -429,8 +429,9 @@ fn sorts_are_stable() {
     for descending in [false, true] {
         let mut c = Case::new();
         let (x, i) = (c.input(DType::F32, &[2, 17, 3]), c.input(DType::I64, &[5, 30]));
-        let mut outs = c.ops(Op::Sort { dim: 1, descending }, &[x]);
-        outs.extend(c.ops(Op::Sort { dim: 1, descending }, &[i]));
+        let mut outs = c.ops(Op::Sort { dim: 1, descending, keep: None }, &[x]);
+        outs.extend(c.ops(Op::Sort { dim: 1, descending, keep: None }, &[i]));
+        outs.extend(c.ops(Op::Sort { dim: 1, descending, keep: Some(3.into()) }, &[x]));
         c.check(&outs);
     }
 }

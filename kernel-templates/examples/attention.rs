@@ -10,7 +10,7 @@ use jvc_kernels::expr::{Binary, ExprId, Exprs};
 use jvc_kernels::host::{HostBuffer, Memory};
 use jvc_kernels::spec::{
     Access, AttentionSpec, AttentionStaging, CoopAttention, Extent, Grid, Interface, InterfaceForm, Kernel, KernelSpec,
-    Left, MAX_GRID_X, MapSpec, Operand, Store, TiledAttention,
+    Left, MapSpec, Operand, Store, TiledAttention, folded,
 };
 use jvc_runtime::{
     Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
@@ -134,8 +134,8 @@ fn groups(grid: &Grid) -> Groups {
         product.div_ceil(u64::from(f.divisor))
     };
     let count: u64 = grid.dims[0].iter().map(factor).product();
-    let max = u64::from(MAX_GRID_X);
-    Groups::Fixed(if count > max { [MAX_GRID_X, count.div_ceil(max) as u32, 1] } else { [count as u32, 1, 1] })
+    let (x, y) = folded(count);
+    Groups::Fixed([x as u32, y as u32, 1])
 }
 
 /// One shape with all tiles, ready to run.

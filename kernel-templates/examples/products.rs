@@ -17,8 +17,8 @@ use jvc_kernels::dtype::{DType, Storage, Ty};
 use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
 use jvc_kernels::host::Memory;
 use jvc_kernels::spec::{
-    Access, Combine, Coop, Extent, Fill, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, MapSpec,
-    MatmulSpec, Operand, RowSpec, Spread, Stage, Staging, Store,
+    Access, Combine, Coop, Extent, Fill, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MapSpec, MatmulSpec,
+    Operand, RowSpec, Spread, Stage, Staging, Store, folded,
 };
 use jvc_kernels::templates::fragments::{Fragment, Part};
 use jvc_kernels::templates::matmul::packed_place;
@@ -236,8 +236,8 @@ fn groups(grid: &Grid) -> Groups {
         product.div_ceil(u64::from(f.divisor))
     };
     let count: u64 = grid.dims[0].iter().map(factor).product();
-    let max = u64::from(MAX_GRID_X);
-    Groups::Fixed(if count > max { [MAX_GRID_X, count.div_ceil(max) as u32, 1] } else { [count as u32, 1, 1] })
+    let (x, y) = folded(count);
+    Groups::Fixed([x as u32, y as u32, 1])
 }
 
 /// One shape with one tile, ready to run.

@@ -3,7 +3,7 @@
 
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval;
-use crate::spec::{Extent, KernelSpec, Store};
+use crate::spec::{AttentionStaging, Extent, KernelSpec, Store};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -38,14 +38,20 @@ fn stores(spec: &KernelSpec) -> Vec<(Store, Vec<Extent>)> {
             [all(&s.row_stores, s.outer.clone()), elements].concat()
         }
         KernelSpec::Matmul(s) => all(&s.stores, vec![s.batch, s.m, s.n]),
-        KernelSpec::Attention(s) => all(&s.stores, vec![s.batch, s.queries, one, Extent::Const(s.v_dim)]),
+        KernelSpec::Attention(s) => {
+            let (parts, channels) = match s.staging {
+                AttentionStaging::Parts(p) => (Extent::Const(p.count), s.v_dim + 1),
+                _ => (one, s.v_dim),
+            };
+            all(&s.stores, vec![s.batch, s.queries, parts, Extent::Const(channels)])
+        }
         KernelSpec::Recurrent(s) => {
             let units = Extent::Const(s.hidden);
             let steps = all(&s.step_stores, vec![s.steps, s.batch, units]);
             [steps, all(&s.final_stores, vec![one, s.batch, units])].concat()
         }
         KernelSpec::Scan(s) => all(&s.stores, [&s.outer[..], &[s.len]].concat()),
-        KernelSpec::Sort(s) => all(&s.stores, [&s.outer[..], &[s.len]].concat()),
+        KernelSpec::Sort(s) => all(&s.stores, [&s.outer[..], &[s.kept]].concat()),
         KernelSpec::Scatter(s) => all(&[s.store], [&s.outer[..], &s.inner].concat()),
         KernelSpec::Fft(s) => all(&s.stores, vec![s.batch, Extent::Const(s.n)]),
     }

@@ -9,7 +9,7 @@ mod built;
 mod coop;
 mod spread;
 
-pub use attention::{AttentionSpec, AttentionStaging, CoopAttention, Left, TiledAttention};
+pub use attention::{AttentionSpec, AttentionStaging, CoopAttention, KeyParts, Left, TiledAttention};
 pub use built::*;
 pub use coop::{Coop, Fill};
 pub use spread::Spread;
@@ -311,7 +311,7 @@ pub struct ScanSpec {
     pub wg: u32,
 }
 
-/// Stable sort along one axis, a workgroup a line: NaN is the largest, equal values keep their order.
+/// Stable sort along one axis, a workgroup a line: NaN is the largest, equal values keep their order. Only the first `kept` places are stored.
 ///
 /// Axes: the outer ones, then the sorted one, which is the source's position in `value` and the sorted place in stores. `Arg(0)` in stores
 /// is the value at that place, `Arg(1)` the position (i32) that it comes from.
@@ -325,8 +325,13 @@ pub struct SortSpec {
     pub outer: Vec<Extent>,
     /// Length of a line.
     pub len: Extent,
+    /// Places that are stored, at most `len`.
+    pub kept: Extent,
     /// Elements that shared memory holds: a power of two, at least `len` and twice `wg`.
     pub capacity: u32,
+    /// A power of two, at least `kept` and at most `capacity`: blocks of so many are sorted, and of each two the first half is kept until
+    /// one is left. At least 16 where it is not all.
+    pub block: u32,
     /// Largest first.
     pub descending: bool,
     /// Value per position: any type but f64.
@@ -480,7 +485,7 @@ impl KernelSpec {
             KernelSpec::Recurrent(s) => vec![s.steps, s.batch],
             KernelSpec::Scan(s) => [&s.outer[..], &[s.len]].concat(),
             KernelSpec::Scatter(s) => [&s.outer[..], &s.inner].concat(),
-            KernelSpec::Sort(s) => [&s.outer[..], &[s.len]].concat(),
+            KernelSpec::Sort(s) => [&s.outer[..], &[s.len, s.kept]].concat(),
             KernelSpec::Fft(s) => vec![s.batch],
         }
     }

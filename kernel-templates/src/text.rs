@@ -335,6 +335,9 @@ fn attention(s: &AttentionSpec) -> String {
             let line = line.word(format_args!("tiled:{}x{}:{}:{}", t.rows, t.cols, t.across, t.unroll));
             line.word(format_args!("wg{}", s.wg))
         }
+        AttentionStaging::Parts(p) => {
+            line.word(format_args!("parts:{}x{}", p.count, p.len)).word(format_args!("wg{}", s.wg))
+        }
     };
     let line = if s.causal { line.word("causal") } else { line };
     let line = if s.zero_masked_rows { line.word("zero_masked") } else { line };
@@ -376,6 +379,8 @@ fn sort(s: &SortSpec) -> String {
     let line = Line::new("sort", &s.exprs).word(extents(&s.outer)).word(s.len);
     let line = line.word(if s.descending { "descending" } else { "ascending" });
     let line = line.word(format_args!("c{}", s.capacity)).word(format_args!("wg{}", s.wg));
+    let whole = s.kept == s.len && s.block == s.capacity;
+    let line = if whole { line } else { line.word(format_args!("first {} b{}", s.kept, s.block)) };
     line.value("value", s.value).stores("", &s.stores).finish(&s.interface)
 }
 

@@ -21,7 +21,7 @@ const MAX_ROUNDS: i64 = 32;
 fn nms(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let (boxes, scores) = (call.tensor(cx, "dets")?, call.tensor(cx, "scores")?);
     let n = cx.size(boxes, 0);
-    let order = cx.add(Op::Sort { dim: 0, descending: true }, vec![scores])?[1];
+    let order = cx.add(Op::Sort { dim: 0, descending: true, keep: None }, vec![scores])?[1];
     let suppresses = overlaps(cx, boxes, order, &n, call.float("iou_threshold")?)?;
     let most = n.range(&cx.ranges).max;
     let (mut stays, mut before) = (cx.full(vec![n.clone()], DType::Bool, 1.0)?, None);

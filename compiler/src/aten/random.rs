@@ -261,7 +261,7 @@ fn permutation(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let meta = c.meta(0).ok_or_else(|| bad_argument(format!("{} has no recorded result", c.target)))?;
     let dtype = ir_dtype(meta.dtype)?;
     let keys = draw(cx, c, vec![c.dim("n")?], DType::I32, &[], |b, words, _| philox::whole(b, words))?;
-    let order = cx.add(Op::Sort { dim: 0, descending: false }, vec![keys])?[1];
+    let order = cx.add(Op::Sort { dim: 0, descending: false, keep: None }, vec![keys])?[1];
     Ok(vec![cx.cast(order, dtype)?.into()])
 }
 
@@ -381,6 +381,6 @@ fn multinomial(cx: &mut Cx, c: &Call<'_>) -> Vals {
         let winner = cx.reduce(race, Combine::ArgMax, &[dim], n == 1 && !apart, DType::I64)?;
         return Ok(vec![winner.into()]);
     }
-    let order = cx.add(Op::Sort { dim, descending: true }, vec![race])?[1];
+    let order = cx.add(Op::Sort { dim, descending: true, keep: None }, vec![race])?[1];
     Ok(vec![cx.slice(order, dim, Dim::from(0), Dim::from(n), 1)?.into()])
 }

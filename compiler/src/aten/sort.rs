@@ -23,7 +23,7 @@ pub(super) const OPS: &[AtenOp] = &[
 
 /// Values and positions, sorted along a dimension of a tensor of rank 1 at least.
 fn sorted(cx: &mut Cx, x: ValueId, dim: usize, descending: bool) -> Result<(ValueId, ValueId), Diagnostic> {
-    let results = cx.add(Op::Sort { dim, descending }, vec![x])?;
+    let results = cx.add(Op::Sort { dim, descending, keep: None }, vec![x])?;
     Ok((results[0], results[1]))
 }
 
@@ -55,15 +55,10 @@ fn topk(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let shape = cx.shape(x);
     let dim = call.dim_index("dim", shape.len())?;
     let flat = at_least_1d(cx, x)?;
-    let (values, at) = sorted(cx, flat, dim, call.bool("largest")?)?;
-    let k = call.dim("k")?;
-    [values, at]
-        .into_iter()
-        .map(|v| {
-            let v = cx.slice(v, dim, Dim::from(0), k.clone(), 1)?;
-            Ok(Val::Tensor(if shape.is_empty() { cx.reshape(v, vec![])? } else { v }))
-        })
-        .collect()
+    let keep = Some(call.dim("k")?).filter(|k| *k != cx.size(flat, dim));
+    let both = cx.add(Op::Sort { dim, descending: call.bool("largest")?, keep }, vec![flat])?;
+    let of_rank = |v| Ok(Val::Tensor(if shape.is_empty() { cx.reshape(v, vec![])? } else { v }));
+    both.into_iter().map(of_rank).collect()
 }
 
 /// One element of each sorted row, with the reduced dimension kept or not.

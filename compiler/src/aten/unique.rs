@@ -21,7 +21,7 @@ fn unique(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     // Bools sort as numbers.
     let dtype = cx.tensor_dtype(flat);
     let keys = if dtype == DType::Bool { cx.cast(flat, DType::I32)? } else { flat };
-    let sorted = cx.add(Op::Sort { dim: 0, descending: false }, vec![keys])?;
+    let sorted = cx.add(Op::Sort { dim: 0, descending: false, keep: None }, vec![keys])?;
     let values = cx.cast(sorted[0], dtype)?;
     runs(cx, call, x, values, Some(sorted[1]))
 }

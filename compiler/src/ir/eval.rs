@@ -374,10 +374,13 @@ fn dispatch(
         Op::Attention { scale, causal, zero_masked_rows, .. } => {
             vec![attention::attention(args, *scale, *causal, *zero_masked_rows)]
         }
+        Op::AttentionParts { scale, parts, len, .. } => {
+            vec![attention::attention_parts(args, *scale, *parts as usize, *len as usize)]
+        }
         Op::Recurrent { cell, reverse, bias } => recurrent::recurrent(args, *cell, *reverse, *bias),
         Op::Scan { combine, dim } => scan::scan(args[0], *combine, *dim),
         Op::Scatter { dims, mode } => vec![scatter::scatter(args, dims, *mode)],
-        Op::Sort { dim, descending } => sort::sort(args[0], *dim, *descending),
+        Op::Sort { dim, descending, .. } => sort::sort(args[0], *dim, *descending, shape[*dim]),
         Op::Fft { inverse } => fft::fft(args[0], args[1], *inverse),
     };
     let tensors = datas.into_iter().zip(outs).map(|(data, (dtype, shape))| {

@@ -102,6 +102,7 @@ pub fn infer(op: &Op, inputs: &[&TensorType]) -> Result<Vec<TensorType>, InferEr
             Ok(tys)
         }
         Op::Attention { .. } => infer_attention(inputs),
+        Op::AttentionParts { parts, len, .. } => infer_parts(inputs, *parts, *len),
         Op::Recurrent { cell, bias, .. } => infer_recurrent(inputs, *cell, *bias),
         Op::Scan { combine, dim } => {
             check_dim(*dim, inputs[0])?;
@@ -124,9 +125,13 @@ pub fn infer(op: &Op, inputs: &[&TensorType]) -> Result<Vec<TensorType>, InferEr
             }
             one(inputs[0].clone())
         }
-        Op::Sort { dim, .. } => {
+        Op::Sort { dim, keep, .. } => {
             check_dim(*dim, inputs[0])?;
-            Ok(vec![inputs[0].clone(), TensorType::new(DType::I64, inputs[0].shape.clone())])
+            let mut shape = inputs[0].shape.clone();
+            if let Some(keep) = keep {
+                shape[*dim] = keep.clone();
+            }
+            Ok(vec![TensorType::new(inputs[0].dtype, shape.clone()), TensorType::new(DType::I64, shape)])
         }
         Op::Fft { .. } => {
             if inputs[0] != inputs[1] || inputs[0].rank() == 0 {
@@ -176,7 +181,7 @@ fn check_operand_count(op: &Op, got: usize) -> Result<(), InferError> {
         Op::Map(_) | Op::Compute(_) => return Ok(()),
         Op::Concat { .. } => got.max(1),
         Op::Matmul | Op::Conv { .. } | Op::ConvTranspose { .. } | Op::Fft { .. } => 2,
-        Op::Attention { masked, .. } => 3 + usize::from(*masked),
+        Op::Attention { masked, .. } | Op::AttentionParts { masked, .. } => 3 + usize::from(*masked),
         Op::Recurrent { cell, bias, .. } => 3 + usize::from(*bias) + usize::from(*cell == Cell::Lstm),
         Op::Scatter { dims, .. } => 2 + dims.len(),
         Op::Reshape(_)
@@ -352,6 +357,16 @@ fn infer_attention(inputs: &[&TensorType]) -> Result<Vec<TensorType>, InferError
     }
     let shape = vec![q.shape[0].clone(), q.shape[1].clone(), q.shape[2].clone(), v.shape[3].clone()];
     Ok(vec![TensorType::new(q.dtype, shape)])
+}
+
+fn infer_parts(inputs: &[&TensorType], parts: i64, len: i64) -> Result<Vec<TensorType>, InferError> {
+    let whole = infer_attention(inputs)?;
+    let keys = &inputs[1].shape[2];
+    if parts < 1 || len < 1 || keys.as_const().is_some_and(|keys| parts.saturating_mul(len) < keys) {
+        return shape_err(format!("{parts} parts of {len} keys of {keys}"));
+    }
+    let [b, h, i, f] = <[Dim; 4]>::try_from(whole[0].shape.clone()).expect("attention gives four dimensions");
+    Ok(vec![TensorType::new(DType::F32, vec![b, h, Dim::from(parts), i, &f + &Dim::from(1)])])
 }
 
 /// Gates of a cell: rows of its weight per hidden unit.

@@ -198,6 +198,18 @@ pub enum Op {
         /// A mask is the fourth input.
         masked: bool,
     },
+    /// As `Attention`, over each part of the keys alone, in f32: `… → [b,h,part,i,f+1]`. The last channel is the logarithm of the sum of the
+    /// part's exp(score); where no key is visible that is −∞, and the others are 0.
+    AttentionParts {
+        /// Multiplies the scores.
+        scale: f64,
+        /// A mask is the fourth input.
+        masked: bool,
+        /// Number of parts, some of which may be empty.
+        parts: i64,
+        /// Keys of a part.
+        len: i64,
+    },
     /// One direction of one layer: `x_proj[t,b,gates·h], w_hh[gates·h,h] (, b_hh[gates·h]), h0[b,h] (, c0[b,h]) → y[t,b,h], h_n[b,h] (, c_n[b,h])`.
     Recurrent {
         /// Cell.
@@ -229,6 +241,8 @@ pub enum Op {
         dim: usize,
         /// Largest first.
         descending: bool,
+        /// Only so many of the first places are wanted: the size of the results along the dimension.
+        keep: Option<Dim>,
     },
     /// `re[…,n], im[…,n] → re, im`: complex transform along the last dimension, unnormalised.
     Fft {
@@ -244,6 +258,7 @@ impl Op {
             Op::Reshape(shape) | Op::Broadcast(shape) => shape.iter_mut().collect(),
             Op::Slice { start, len, .. } => vec![start, len],
             Op::Pool { out, .. } => out.iter_mut().collect(),
+            Op::Sort { keep, .. } => keep.iter_mut().collect(),
             Op::Map(body) | Op::Compute(body) => body.syms.iter_mut().collect(),
             Op::Input { .. }
             | Op::Weight(_)
@@ -261,10 +276,10 @@ impl Op {
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }
             | Op::Attention { .. }
+            | Op::AttentionParts { .. }
             | Op::Recurrent { .. }
             | Op::Scan { .. }
             | Op::Scatter { .. }
-            | Op::Sort { .. }
             | Op::Fft { .. } => vec![],
         }
     }

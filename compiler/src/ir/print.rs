@@ -284,6 +284,7 @@ pub fn op_word(op: &Op) -> &'static str {
         Op::ConvTranspose { .. } => "conv_transpose",
         Op::Pool { .. } => "pool",
         Op::Attention { .. } => "attention",
+        Op::AttentionParts { .. } => "attention_parts",
         Op::Recurrent { .. } => "recurrent",
         Op::Scan { .. } => "scan",
         Op::Scatter { .. } => "scatter",
@@ -395,14 +396,19 @@ fn attributes(op: &Op) -> Vec<String> {
         .into_iter()
         .flatten()
         .collect(),
+        Op::AttentionParts { scale, masked, parts, len } => {
+            let sizes = [format!("scale={}", float_text(*scale)), format!("parts={parts}"), format!("len={len}")];
+            sizes.into_iter().chain(flag(*masked, "masked")).collect()
+        }
         Op::Recurrent { cell, reverse, bias } => {
             let cell = cell_word(*cell).to_string();
             [Some(cell), flag(*reverse, "reverse"), flag(*bias, "bias")].into_iter().flatten().collect()
         }
         Op::Scan { combine, dim } => vec![combine_word(*combine).to_string(), format!("dim={dim}")],
         Op::Scatter { dims, mode } => vec![mode_word(*mode).to_string(), list("dims", dims)],
-        Op::Sort { dim, descending } => {
-            [Some(format!("dim={dim}")), flag(*descending, "descending")].into_iter().flatten().collect()
+        Op::Sort { dim, descending, keep } => {
+            let keep = keep.as_ref().map(|k| format!("keep={k}"));
+            [Some(format!("dim={dim}")), flag(*descending, "descending"), keep].into_iter().flatten().collect()
         }
         Op::Fft { inverse } => flag(*inverse, "inverse").into_iter().collect(),
     }

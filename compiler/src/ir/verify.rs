@@ -231,7 +231,11 @@ fn check_attributes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
             let distinct: BTreeSet<&usize> = dims.iter().collect();
             if distinct.len() == dims.len() { Ok(()) } else { Err(format!("dimensions {dims:?} repeat")) }
         }
-        Op::Softmax { .. } | Op::Attention { .. } | Op::Recurrent { .. } | Op::Fft { .. } => check_float(op, inputs),
+        Op::Softmax { .. }
+        | Op::Attention { .. }
+        | Op::AttentionParts { .. }
+        | Op::Recurrent { .. }
+        | Op::Fft { .. } => check_float(op, inputs),
         Op::Slice { dim, start, len, step } => check_slice(inputs, *dim, [start, len], *step),
         Op::Const(lit) => {
             let n = lit.ty.const_shape().map(|s| s.iter().product::<i64>() * i64::from(lit.ty.dtype.size_bytes()));
@@ -266,7 +270,7 @@ fn check_sorted(dims: &[usize]) -> Result<(), String> {
 
 fn check_float(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
     // The mask of an attention may be bool.
-    let n = if matches!(op, Op::Attention { .. }) { 3 } else { inputs.len() };
+    let n = if matches!(op, Op::Attention { .. } | Op::AttentionParts { .. }) { 3 } else { inputs.len() };
     match inputs.iter().take(n).find(|t| !t.dtype.is_float()) {
         Some(t) => Err(format!("takes floats, not {}", t.dtype)),
         None => Ok(()),

@@ -25,6 +25,7 @@ mod simplify_movement;
 mod spell_thin_attention;
 mod split_products;
 mod split_rows;
+mod split_scans;
 
 pub(crate) use constants::{decodes_bytes, known_value};
 pub(crate) use pack_kernels::is_packed;
@@ -82,6 +83,7 @@ pub const PIPELINE: &[Pass] = &[
     spell_thin_attention::PASS,
     // Needs: every norm and softmax found; nothing looks for one in what this leaves.
     split_rows::PASS,
+    split_scans::PASS,
     simplify_movement::PASS,
     drop_dead::PASS,
     // Needs: weights in their final form, each next to what reads it.
@@ -111,6 +113,7 @@ pub const PASSES: &[Pass] = &[
     spell_thin_attention::PASS,
     split_products::PASS,
     split_rows::PASS,
+    split_scans::PASS,
 ];
 
 /// What passes may look at beside the graph.

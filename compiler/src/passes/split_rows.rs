@@ -30,7 +30,8 @@
 //! norms, variances and softmax are spelt out over such reductions and maps: the same formulas as in the row kernel, variances about the
 //! mean, chunks combined in a fixed order. What does not divide into chunks is padded with the value that changes nothing.
 //!
-//! The rule looks at sizes alone ([`MIN_LEN`], [`MAX_ROWS`]). Rows of symbolic length stay whole, with a reason in the decision log.
+//! The rule looks at sizes ([`MIN_LEN`], [`MAX_ROWS`]) and, on GPUs, at the number of units: there, fewer rows than two a unit are few, and
+//! chunks are as long as a workgroup holds in registers. Rows of symbolic length stay whole, with a reason in the decision log.
 
 use super::rewrite::{Patch, Ref, View, map, rewrite};
 use super::{Cx, Pass};
@@ -47,6 +48,10 @@ const MAX_ROWS: i64 = 64;
 const CHUNKS: i64 = 1024;
 /// Shorter chunks would leave the invocations of a workgroup with nothing to do.
 const MIN_CHUNK: i64 = 1024;
+/// The longest chunk on a GPU: 16 elements in the registers of each of 256 invocations.
+const MOST_CHUNK: i64 = 4096;
+/// Elements that chunks on a GPU start at multiples of, where lengths allow it: blocks of 16 bytes of halves.
+const ALIGNED: i64 = 8;
 /// Positions, padding included, are 32-bit numbers.
 const MAX_ELEMS: i64 = 1 << 30;
 
@@ -90,7 +95,7 @@ fn long_and_symbolic(graph: &Graph, op: &Op, x: Option<ValueId>) -> bool {
 fn split<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let (x, y) = (*n.inputs.first()?, *n.outputs.first()?);
-    let rows = Rows::of(view.ty(x), &row_dims(&n.op)?)?;
+    let rows = Rows::of(view, view.ty(x), &row_dims(&n.op)?)?;
     let mut p = Patch::new(view);
     let out = view.ty(y).clone();
     let x = Ref::Old(x);
@@ -115,18 +120,21 @@ struct Rows {
 
 impl Rows {
     /// None where rows are many, short or of symbolic length.
-    fn of(ty: &TensorType, dims: &[usize]) -> Option<Rows> {
+    fn of(view: &View<'_>, ty: &TensorType, dims: &[usize]) -> Option<Rows> {
         let shape = ty.const_shape()?;
         let product = |inner: bool| -> Option<i64> {
             let mut sizes = shape.iter().enumerate().filter(|(d, _)| dims.contains(d) == inner);
             sizes.try_fold(1i64, |n, (_, &s)| n.checked_mul(s))
         };
         let (rows, len) = (product(false)?, product(true)?);
-        if !(1..=MAX_ROWS).contains(&rows) || len < MIN_LEN || rows.checked_mul(len)? > MAX_ELEMS {
+        let units = view.cx.device.filter(|d| !d.rates.cpu).map(|d| i64::from(d.rates.n_units));
+        let few = units.map_or(MAX_ROWS, |units| MAX_ROWS.max(2 * units - 1));
+        // More rows than 64 keep a GPU busy while they fit the registers of a workgroup.
+        let long = len >= MIN_LEN && (rows <= MAX_ROWS || len > 2 * MOST_CHUNK);
+        if !(1..=few).contains(&rows) || !long || rows.checked_mul(len)? > MAX_ELEMS {
             return None;
         }
-        let least = MIN_CHUNK.max((rows * len + CHUNKS - 1) / CHUNKS);
-        let chunk = (least..=2 * least).find(|c| len % c == 0).unwrap_or(least);
+        let chunk = if units.is_some() { chunk_in_registers(rows, len) } else { chunk_of_many(rows, len) };
         (chunk < len).then(|| Rows { dims: dims.to_vec(), rows, len, chunk })
     }
 
@@ -150,6 +158,22 @@ impl Rows {
         let ones = |(d, n): (usize, Dim)| if self.dims.contains(&d) { Dim::from(1) } else { n };
         p.reshape(whole, shape.into_iter().enumerate().map(ones).collect())
     }
+}
+
+/// A chunk such that all rows together have about [`CHUNKS`].
+fn chunk_of_many(rows: i64, len: i64) -> i64 {
+    let least = MIN_CHUNK.max((rows * len + CHUNKS - 1) / CHUNKS);
+    (least..=2 * least).find(|c| len % c == 0).unwrap_or(least)
+}
+
+/// The longest chunk of whole blocks that divides the row and leaves [`CHUNKS`] in all, or the longest there is.
+fn chunk_in_registers(rows: i64, len: i64) -> i64 {
+    let most = (rows * len / CHUNKS).clamp(MIN_CHUNK, MOST_CHUNK);
+    let whole = |c: &i64| len % c == 0 && c % ALIGNED == 0;
+    let longest = |least: i64| (least..=most).rev().find(whole).or_else(|| (most..=MOST_CHUNK).find(whole));
+    longest(MIN_CHUNK)
+        .or_else(|| (MIN_CHUNK..=MOST_CHUNK).rev().find(|c| len % c == 0))
+        .unwrap_or(most / ALIGNED * ALIGNED)
 }
 
 /// The value that changes no result. Maxima of integers have one only where nothing needs it.

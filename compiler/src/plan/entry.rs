@@ -20,7 +20,7 @@ use jvc_codegen::plan::{
     ArenaBuffer, Base, ByteRange, Dispatch, Entry, Groups, Port, PortKind, Region, Size, State, Step, Symbol,
 };
 use jvc_kernels::dtype::Storage;
-use jvc_kernels::spec::{Access, Extent, Grid, GridFactor, KernelSpec, MAX_GRID_X};
+use jvc_kernels::spec::{Access, Extent, Grid, GridFactor, KernelSpec, MAX_GRID_X, folded};
 use std::collections::BTreeMap;
 
 /// What an entry point is planned from.
@@ -346,8 +346,7 @@ impl<'a> Planner<'a> {
         let sizes: Option<Vec<u64>> = factors.iter().map(const_count).collect();
         if let Some(sizes) = sizes {
             let n: u64 = sizes.iter().product();
-            let x = n.min(u64::from(MAX_GRID_X));
-            let y = n.div_ceil(u64::from(MAX_GRID_X)).max(1);
+            let (x, y) = folded(n);
             return Groups::Fixed([x as u32, y as u32, 1]);
         }
         let symtab = &mut self.source.symtab;

@@ -98,6 +98,7 @@ fn iterations(spec: &KernelSpec) -> u64 {
             let keys = product(std::slice::from_ref(&s.keys));
             match s.staging {
                 AttentionStaging::Stream { .. } | AttentionStaging::Coop(_) => keys,
+                AttentionStaging::Parts(p) => 3 * u64::from(p.len),
                 AttentionStaging::Tiled(t) => {
                     let block = u64::from(t.across * t.cols);
                     keys.div_ceil(block) * (1 + u64::from(s.qk_dim.div_ceil(4)) + block / 4)

@@ -10,6 +10,7 @@ use super::layout::Order;
 use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
 use crate::passes::decodes_bytes;
 use jvc_kernels::expr::{Binary, Expr, Unary};
+use jvc_kernels::spec::Combine;
 
 /// One kernel-to-be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -317,6 +318,7 @@ impl<'a> Fuser<'a> {
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }
             | Op::Attention { .. }
+            | Op::AttentionParts { .. }
             | Op::Recurrent { .. }
             | Op::Sort { .. }
             | Op::Fft { .. }
@@ -529,6 +531,7 @@ fn takes_epilogue(op: &Op) -> bool {
         | Op::ConvTranspose { .. }
         | Op::Attention { .. } => true,
         Op::Pool { indices, .. } => !indices,
+        Op::Scan { combine, .. } => matches!(combine, Combine::Sum | Combine::Prod),
         _ => false,
     }
 }

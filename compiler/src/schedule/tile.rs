@@ -2,7 +2,7 @@
 
 mod attention;
 
-pub use attention::{Heads, attention};
+pub use attention::{Heads, attention, attention_parts, attention_parts_wg};
 
 use super::layout::Fragments;
 use super::tiled;
@@ -196,6 +196,13 @@ pub fn sort(device: &DeviceProfile, longest: i64, ty: Ty) -> Option<(u32, u32)> 
     let most = if device.rates.cpu { CPU_WG } else { 1024 }.min(device.limits.max_workgroup_invocations);
     // Eight elements each: four comparators between two barriers.
     fits.then(|| (capacity, (capacity / 8).clamp(16, most)))
+}
+
+/// Elements of a block of a sort of which only so many places are wanted: all, unless that saves most of the work. Symbolic numbers have
+/// their largest value.
+pub fn sort_block(capacity: u32, kept: i64) -> u32 {
+    let block = u32::try_from(kept).map_or(capacity, |kept| kept.clamp(16, 1 << 20).next_power_of_two());
+    if block * 4 <= capacity { block } else { capacity }
 }
 
 /// Counting ranks of so few elements takes less than the barriers of a network.

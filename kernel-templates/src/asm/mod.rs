@@ -159,14 +159,14 @@ impl Asm {
         self.annotations.push(Instruction::new(Op::Decorate, None, None, operands));
     }
 
-    /// Linear number of the workgroup: `x + 65535·y`, as the grid of [`crate::spec::Kernel`] folds it.
+    /// Linear number of the workgroup, however the grid of [`crate::spec::Kernel`] is folded: `x + (workgroups along x)·y`.
     pub(crate) fn workgroup_index(&mut self) -> Id {
-        let var = self.input(BuiltIn::WorkgroupId, 3);
-        let vec = self.type_vector(St::U32, 3);
-        let id = self.push(Op::Load, vec, vec![Operand::IdRef(var)]);
-        let x = self.extract(id, 0);
-        let y = self.extract(id, 1);
-        let row = self.u32(crate::spec::MAX_GRID_X);
+        let [[x, y], [row, _]] = [BuiltIn::WorkgroupId, BuiltIn::NumWorkgroups].map(|builtin| {
+            let var = self.input(builtin, 3);
+            let vec = self.type_vector(St::U32, 3);
+            let value = self.push(Op::Load, vec, vec![Operand::IdRef(var)]);
+            [0, 1].map(|i| self.extract(value, i))
+        });
         let below = self.imul(y, row);
         self.iadd(x, below)
     }

@@ -29,8 +29,7 @@ impl Asm {
         let terms = exp_series(self.by_type(r, 7, 13));
         let tail = self.poly(r, &terms);
         let square = self.fmul(r, r);
-        let tail = self.fmul(square, tail);
-        self.fadd(r, tail)
+        self.mul_add(square, tail, r)
     }
 
     /// `(eʳ − 1, n)` with x = n·ln 2 + r, x held to where e^x neither overflows nor vanishes twice over. NaN gives NaN and some n.
@@ -44,10 +43,10 @@ impl Asm {
         let k = self.glsl(Glsl::RoundEven, scaled);
         let n = self.float_to_sint_raw(St::U32, k);
         let (part1, part2) = ln2_parts(self.st(x));
-        let first = self.mul_const(k, part1);
-        let second = self.mul_const(k, part2);
-        let r = self.fsub(x, first);
-        let r = self.fsub(r, second);
+        // The first product is exact: fused or not is the same.
+        let (part1, part2) = (self.like(x, -part1), self.like(x, -part2));
+        let r = self.mul_add(k, part1, x);
+        let r = self.mul_add(k, part2, r);
         (self.expm1_reduced(r), n)
     }
 

@@ -1,7 +1,7 @@
 //! Elementary functions as kernels compute them, in f32 and f64, to within a few ulp on every driver.
 //!
 //! GLSL.std.450 promises too little for what models need (sine to 2⁻¹¹ absolute, `exp` to 3 + 2|x| ulp, `pow` by way of both) and has no
-//! f64 forms, so nothing here uses it beyond |x|, rounding and square roots. All is straight-line code but the reduction of huge angles
+//! f64 forms, so nothing here uses it beyond |x|, rounding, square roots, and powers of two whose error hardly counts ([`Asm::erf`]). All is straight-line code but the reduction of huge angles
 //! and the series of [`Asm::erf`] in f64. NaN, infinities and zeros are followed through each function; f32 subnormals may be flushed by the device.
 
 mod double_word;
@@ -41,14 +41,13 @@ impl Asm {
         if self.st(x) == St::F64 { double } else { single }
     }
 
-    /// `Σ c_i x^i`, lowest first, by Horner's rule.
+    /// `Σ c_i x^i`, lowest first, by Horner's rule; a step may be fused, which loses nothing and halves the instructions.
     fn poly(&mut self, x: Id, coefficients: &[f64]) -> Id {
         let (&last, rest) = coefficients.split_last().expect("a polynomial has a coefficient");
         let mut acc = self.like(x, last);
         for &c in rest.iter().rev() {
             let c = self.like(x, c);
-            let product = self.fmul(acc, x);
-            acc = self.fadd(product, c);
+            acc = self.mul_add(acc, x, c);
         }
         acc
     }

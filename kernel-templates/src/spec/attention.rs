@@ -44,6 +44,15 @@ pub struct AttentionSpec {
     pub wg: u32,
 }
 
+/// Keys cut into parts, each query and part a workgroup's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyParts {
+    /// Parts, whatever the number of keys; some may have none.
+    pub count: u32,
+    /// Keys of a part: `count · len` are at least all.
+    pub len: u32,
+}
+
 /// How an attention kernel shares out queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttentionStaging {
@@ -59,6 +68,10 @@ pub enum AttentionStaging {
     Coop(CoopAttention),
     /// Register tiles of scores and outputs, operands in shared memory, all in f32.
     Tiled(TiledAttention),
+    /// Results of parts of the keys, to be combined by another kernel. Stores use axis 2, too, as the number of the part, and one more channel
+    /// than `v_dim`: `Arg(0)` there is the logarithm of the sum of the part's exp(score), −∞ where no key is visible (the others are 0
+    /// then). Not for causal scores; `zero_masked_rows` is for who combines.
+    Parts(KeyParts),
 }
 
 /// Parameters of attention in register tiles: an invocation has `rows` queries, with `cols` keys of each block and its part of the channels.

@@ -2,9 +2,15 @@
 
 use super::Extent;
 
-/// Most workgroups along x. A larger count is dispatched as `(MAX_GRID_X, ceil(count / MAX_GRID_X), 1)`; every kernel reads its linear
-/// workgroup number as `x + MAX_GRID_X·y`, so unfolded counts need nothing.
+/// Most workgroups along x. A larger count is dispatched as [`folded`] says; every kernel computes its linear workgroup number from the
+/// number of workgroups along x, so that any folding does.
 pub const MAX_GRID_X: u32 = 65535;
+
+/// Workgroups along x and y for a count: as few rows as there may be, of the same length, so that fewer than a row are beyond the work.
+pub fn folded(count: u64) -> (u64, u64) {
+    let y = count.div_ceil(u64::from(MAX_GRID_X)).max(1);
+    (count.div_ceil(y), y)
+}
 
 /// How many workgroups a kernel needs, per dimension, as products of ceiling divisions of extents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

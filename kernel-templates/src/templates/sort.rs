@@ -1,10 +1,12 @@
-//! Stable sort of lines that fit shared memory.
+//! Stable sort of lines that fit shared memory, or their first places.
 //!
 //! ```text
 //! parallel for line in outer (a workgroup each):
 //!     key[i], from[i] = order(value(line, i)), i        for i in 0..capacity; beyond len: after everything
-//!     bitonic network over (key, from)
-//!     for p in 0..len: stores(line, p, value(line, from[p]), from[p])
+//!     bitonic network over (key, from), up to blocks of `block`, every other one downwards
+//!     while there are two blocks:
+//!         of each two the first `block` elements, which one comparison each tells; they are sorted again
+//!     for p in 0..kept: stores(line, p, value(line, from[p]), from[p])
 //! ```
 //!
 //! Three distances of the network at a time are done on eight elements in registers, so that shared memory is passed through a third as often.
@@ -69,7 +71,7 @@ pub fn build(spec: &SortSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
     let extents = all_extents(spec);
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
-    cx.load_symbols(&extents);
+    cx.load_symbols(&[&extents[..], &[spec.kept]].concat());
     let index = cx.asm.workgroup_index();
     cx.return_beyond(index, &spec.outer);
     for (k, c) in cx.coordinates(index, &spec.outer).into_iter().enumerate() {
@@ -90,7 +92,8 @@ pub fn build(spec: &SortSpec, target: Target) -> Result<Kernel, BuildError> {
     });
     cx.asm.barrier();
     network(&mut cx, spec, &line);
-    store_sorted(&mut cx, spec, &line, len);
+    halvings(&mut cx, spec, &line);
+    store_sorted(&mut cx, spec, &line);
     let lines = GridFactor { extents: spec.outer.clone(), divisor: 1 };
     Ok(kernel(cx, Grid::linear(vec![lines])))
 }
@@ -171,53 +174,113 @@ impl Line {
     }
 }
 
-/// All comparators of a bitonic network: those of one or of three distances between two barriers.
+/// All comparators of a bitonic network up to blocks: those of one or of three distances between two barriers.
 fn network(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
-    let levels = cx.asm.u32(spec.capacity.trailing_zeros());
-    let (half, eighth) = (cx.asm.u32(spec.capacity / 2), cx.asm.u32(spec.capacity / OCTET));
-    let (one, two, three, wg) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(3), cx.asm.u32(spec.wg));
-    let lane = cx.asm.local_index();
+    let levels = cx.asm.u32(spec.block.trailing_zeros());
+    let (one, two, elements) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(spec.capacity));
     cx.loop_n(levels, &[], |cx, level, _| {
         let block = cx.asm.shl(two, level);
         let steps = cx.asm.iadd(level, one);
-        let threes = cx.quotient_by(steps, 3);
-        let in_threes = cx.asm.imul(threes, three);
-        let singles = cx.asm.isub(steps, in_threes);
-        cx.loop_n(singles, &[], |cx, step, _| {
-            let shift = cx.asm.iadd(step, one);
-            let distance = cx.asm.shr(block, shift);
-            cx.loop_step((lane, half, wg), &[], |cx, comparator, _| pair(cx, line, comparator, distance, block));
-            cx.asm.barrier();
+        sort_bitonic(cx, spec, line, &Blocks { block, steps, elements, stride: None });
+        vec![]
+    });
+}
+
+/// Of each two blocks, one sorted upwards and the next downwards, the first half in its place; and these sorted in turns again.
+fn halvings(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
+    if spec.block == spec.capacity {
+        return;
+    }
+    let halvings = cx.asm.u32((spec.capacity / spec.block).trailing_zeros());
+    let (one, wg) = (cx.asm.u32(1), cx.asm.u32(spec.wg));
+    let (block, steps) = (cx.asm.u32(spec.block), cx.asm.u32(spec.block.trailing_zeros()));
+    let (half, lane) = (cx.asm.u32(spec.capacity / 2), cx.asm.local_index());
+    cx.loop_n(halvings, &[], |cx, turn, _| {
+        let elements = cx.asm.shr(half, turn);
+        let apart = cx.asm.shl(block, turn);
+        let stride = cx.asm.shl(apart, one);
+        let blocks = Blocks { block, steps, elements, stride: Some((spec.block, stride)) };
+        cx.loop_step((lane, elements, wg), &[], |cx, i, _| {
+            let a = blocks.place(cx, i);
+            let b = cx.asm.iadd(a, apart);
+            let (first, second) = (line.get(cx, a), line.get(cx, b));
+            let upwards = cx.asm.bool(false);
+            let swap = is_swapped(cx, first, second, upwards);
+            cx.if_then(swap, &[], |cx| {
+                line.put(cx, a, second);
+                vec![]
+            });
             vec![]
         });
-        cx.loop_n(threes, &[], |cx, turn, _| {
-            // The least of the three distances.
-            let before = cx.asm.imul(turn, three);
-            let before = cx.asm.iadd(before, singles);
-            let shift = cx.asm.iadd(before, three);
-            let distance = cx.asm.shr(block, shift);
-            cx.loop_step((lane, eighth, wg), &[], |cx, set, _| octet(cx, line, set, distance, block));
-            cx.asm.barrier();
-            vec![]
-        });
+        cx.asm.barrier();
+        sort_bitonic(cx, spec, line, &blocks);
+        vec![]
+    });
+}
+
+/// Bitonic blocks to be sorted in turns, upwards and downwards.
+struct Blocks {
+    /// Elements of one: 2 to the power of `steps`.
+    block: Id,
+    steps: Id,
+    /// Elements of all.
+    elements: Id,
+    /// Their size and how far they are apart, where they do not follow one another.
+    stride: Option<(u32, Id)>,
+}
+
+impl Blocks {
+    /// Where an element of the blocks is in the line.
+    fn place(&self, cx: &mut Emit<'_>, i: Id) -> Id {
+        let Some((size, stride)) = self.stride else { return i };
+        let (shift, mask) = (cx.asm.u32(size.trailing_zeros()), cx.asm.u32(size - 1));
+        let (number, within) = (cx.asm.shr(i, shift), cx.asm.and(i, mask));
+        let start = cx.asm.imul(number, stride);
+        cx.asm.iadd(start, within)
+    }
+}
+
+fn sort_bitonic(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, blocks: &Blocks) {
+    let (one, three, wg) = (cx.asm.u32(1), cx.asm.u32(3), cx.asm.u32(spec.wg));
+    let half = cx.asm.shr(blocks.elements, one);
+    let eighth = cx.asm.shr(blocks.elements, three);
+    let lane = cx.asm.local_index();
+    let threes = cx.quotient_by(blocks.steps, 3);
+    let in_threes = cx.asm.imul(threes, three);
+    let singles = cx.asm.isub(blocks.steps, in_threes);
+    cx.loop_n(singles, &[], |cx, step, _| {
+        let shift = cx.asm.iadd(step, one);
+        let distance = cx.asm.shr(blocks.block, shift);
+        cx.loop_step((lane, half, wg), &[], |cx, comparator, _| pair(cx, line, comparator, distance, blocks));
+        cx.asm.barrier();
+        vec![]
+    });
+    cx.loop_n(threes, &[], |cx, turn, _| {
+        // The least of the three distances.
+        let before = cx.asm.imul(turn, three);
+        let before = cx.asm.iadd(before, singles);
+        let shift = cx.asm.iadd(before, three);
+        let distance = cx.asm.shr(blocks.block, shift);
+        cx.loop_step((lane, eighth, wg), &[], |cx, set, _| octet(cx, line, set, distance, blocks));
+        cx.asm.barrier();
         vec![]
     });
 }
 
 /// The first of a set of elements `distance` apart, `size` of them; and whether its block is sorted downwards: blocks take turns.
-fn set_start(cx: &mut Emit<'_>, set: Id, (size, distance): (u32, Id), block: Id) -> (Id, Id) {
+fn set_start(cx: &mut Emit<'_>, set: Id, (size, distance): (u32, Id), blocks: &Blocks) -> (Id, Id) {
     let (zero, one, size) = (cx.asm.u32(0), cx.asm.u32(1), cx.asm.u32(size));
     let mask = cx.asm.isub(distance, one);
     let low = cx.asm.and(set, mask);
     let high = cx.asm.isub(set, low);
     let start = cx.asm.imul(high, size);
     let start = cx.asm.iadd(start, low);
-    let side = cx.asm.and(start, block);
-    (start, cx.asm.ine(side, zero))
+    let side = cx.asm.and(start, blocks.block);
+    (blocks.place(cx, start), cx.asm.ine(side, zero))
 }
 
-fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id) -> Vec<Id> {
-    let (a, downwards) = set_start(cx, comparator, (2, distance), block);
+fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, blocks: &Blocks) -> Vec<Id> {
+    let (a, downwards) = set_start(cx, comparator, (2, distance), blocks);
     let b = cx.asm.iadd(a, distance);
     let (first, second) = (line.get(cx, a), line.get(cx, b));
     let swap = is_swapped(cx, first, second, downwards);
@@ -229,8 +292,8 @@ fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id)
     vec![]
 }
 
-fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, block: Id) -> Vec<Id> {
-    let (start, downwards) = set_start(cx, set, (OCTET, distance), block);
+fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, blocks: &Blocks) -> Vec<Id> {
+    let (start, downwards) = set_start(cx, set, (OCTET, distance), blocks);
     let mut places = vec![start];
     for i in 1..OCTET as usize {
         places.push(cx.asm.iadd(places[i - 1], distance));
@@ -265,10 +328,11 @@ fn is_swapped(cx: &mut Emit<'_>, a: (Id, Id), b: (Id, Id), downwards: Id) -> Id 
     asm.lne(b_first, downwards)
 }
 
-fn store_sorted(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
+fn store_sorted(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
+    let kept = cx.extent(spec.kept);
     let (lane, wg) = (cx.asm.local_index(), cx.asm.u32(spec.wg));
     let axis = spec.outer.len();
-    cx.loop_step((lane, len, wg), &[], |cx, place, _| {
+    cx.loop_step((lane, kept, wg), &[], |cx, place, _| {
         let slot = Line::slot(cx, place);
         let from = cx.asm.load_shared(line.from, slot);
         let value = cx.scope(|cx| {
@@ -288,11 +352,15 @@ fn check(spec: &SortSpec) -> Result<(), BuildError> {
     let (capacity, wg) = (spec.capacity, spec.wg);
     let powers = capacity.is_power_of_two() && wg.is_power_of_two() && 2 * wg <= capacity;
     let fits = matches!(spec.len, Extent::Sym(_)) || matches!(spec.len, Extent::Const(n) if n <= capacity);
-    if ty == Ty::F64 || !powers || !fits {
-        return Err(shape(format!("sort: {:?} of {ty}, capacity={capacity}, wg={wg}", spec.len)));
+    let block = spec.block;
+    let blocks = block.is_power_of_two() && (block == capacity || (16..capacity).contains(&block));
+    let kept = block == capacity || matches!(spec.kept, Extent::Const(n) if n <= block);
+    if ty == Ty::F64 || !powers || !fits || !blocks || !kept {
+        let kept = format!("the first {:?} by blocks of {block}", spec.kept);
+        return Err(shape(format!("sort: {:?} of {ty}, capacity={capacity}, wg={wg}, {kept}", spec.len)));
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
-    check.interface(&all_extents(spec))?;
+    check.interface(&[&all_extents(spec)[..], &[spec.kept]].concat())?;
     let axes: Vec<u8> = (0..=spec.outer.len() as u8).collect();
     check.value(Scope { what: "a sort's value", axes: &axes, args: &[] }, spec.value, ty)?;
     check.stores(Scope { what: "sort", axes: &axes, args: &[ty, Ty::I32] }, &spec.stores)
@@ -301,6 +369,7 @@ fn check(spec: &SortSpec) -> Result<(), BuildError> {
 /// The plainest form: the standard library's stable sort.
 pub(crate) fn reference(spec: &SortSpec, memory: &mut Memory) {
     let (outer, len) = (memory.extents(&spec.outer), memory.extent(spec.len));
+    let kept = memory.extent(spec.kept) as usize;
     let tape = Tape::new(&spec.exprs, &[spec.value]);
     let stores = StoreTape::new(&spec.exprs, &spec.stores);
     let (mut values, mut writer) = (tape.runner(), stores.runner());
@@ -313,7 +382,7 @@ pub(crate) fn reference(spec: &SortSpec, memory: &mut Memory) {
             axes.pop();
         }
         line.sort_by(|(a, _), (b, _)| if spec.descending { compare(*b, *a) } else { compare(*a, *b) });
-        for (place, (value, from)) in (0..).zip(line) {
+        for (place, (value, from)) in (0..).zip(line).take(kept) {
             axes.push(place);
             stores.run(&mut writer, memory, axes, &[value, Value::I32(from)]);
             axes.pop();

@@ -7,7 +7,7 @@ use jvc_kernels::eval::Value;
 use jvc_kernels::expr::{Binary, ExprId, Exprs};
 use jvc_kernels::host::Memory;
 use jvc_kernels::reference;
-use jvc_kernels::spec::{Access, AttentionSpec, AttentionStaging, Extent, KernelSpec, Store, TiledAttention};
+use jvc_kernels::spec::{Access, AttentionSpec, AttentionStaging, Extent, KernelSpec, KeyParts, Store, TiledAttention};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-5 };
 
@@ -116,7 +116,14 @@ impl Problem {
         let score = self.score(&mut e);
         let (result, two) = (e.arg(0, Ty::F32), e.f32(2.0));
         let stored = e.bin(Binary::Mul, result, two);
-        let index = row_major(&mut e, &[(1, self.queries), (0, self.batch), (3, v)]);
+        let parts = if let AttentionStaging::Parts(p) = staging { p.count } else { 0 };
+        let index = match parts {
+            0 => row_major(&mut e, &[(1, self.queries), (0, self.batch), (3, v)]),
+            n => {
+                let v = Extent::Const(self.v_dim + 1);
+                row_major(&mut e, &[(1, self.queries), (0, self.batch), (2, Extent::Const(n)), (3, v)])
+            }
+        };
         let mut operands = vec![operand(self.dtype, Access::Read); 3];
         operands.push(operand(self.dtype, Access::Write));
         match self.mask {
@@ -148,11 +155,17 @@ impl Problem {
         let mut memory = Memory { operands: vec![], symbols: self.symbols.clone() };
         let (batch, queries, keys) = (self.batch, self.queries, self.keys);
         let (qk, v) = (self.qk_dim as usize, self.v_dim as usize);
+        let of_result = match spec {
+            KernelSpec::Attention(AttentionSpec { staging: AttentionStaging::Parts(p), .. }) => {
+                p.count as usize * (v + 1)
+            }
+            _ => v,
+        };
         let sizes = [
             elements(&memory, &[batch, queries]) * qk,
             elements(&memory, &[batch, keys]) * qk,
             elements(&memory, &[batch, keys]) * v,
-            elements(&memory, &[batch, queries]) * v,
+            elements(&memory, &[batch, queries]) * of_result,
             elements(&memory, &[queries, keys]),
         ];
         let operands = &spec.interface().operands;
@@ -252,6 +265,36 @@ fn narrow_types_match_where_the_device_has_them() {
         for staged in STAGED {
             Problem { dtype, mask: Mask::Causal, ..Problem::of([2, 13, 21], (8, 6)) }.check(&gpu, staged);
         }
+    }
+}
+
+const fn parts(count: u32, len: u32, wg: u32) -> Staged {
+    (AttentionStaging::Parts(KeyParts { count, len }), wg)
+}
+
+/// Whole blocks and single channels, masks that hide a part as a whole, parts without keys, more keys than invocations.
+#[test]
+fn parts_of_the_keys_give_their_means_and_heights() {
+    let Some(gpu) = gpu("attention by parts") else { return };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (dims, staged) in [
+            ((8, 16), parts(3, 16, 32)),
+            ((5, 3), parts(2, 30, 8)),
+            ((64, 64), parts(1, 64, 64)),
+            ((4, 8), parts(5, 9, 16)),
+            ((2, 33), parts(4, 10, 64)),
+        ] {
+            for mask in [Mask::None, Mask::Added, Mask::Shown] {
+                Problem { dtype, mask, ..Problem::of([2, 3, 37], dims) }.check(&gpu, staged);
+            }
+        }
+    }
+    let (c, s) = (Extent::Const, Extent::Sym);
+    for symbols in [[3, 1, 29], [1, 2, 0], [2, 1, 40], [0, 1, 5]] {
+        let plain = Problem::of([1, 1, 1], (8, 8));
+        let symbolic = Problem { batch: s(0), queries: s(1), keys: s(2), symbols: symbols.to_vec(), ..plain };
+        Problem { mask: Mask::Shown, ..symbolic.clone() }.check(&gpu, parts(5, 8, 16));
+        Problem { queries: c(2), ..symbolic }.check(&gpu, parts(2, 20, 32));
     }
 }
 

@@ -21,18 +21,34 @@ fn lines_are_sorted_with_ties_in_order() {
     for (outer, len, tile) in shapes {
         for dtype in [DType::F32, DType::F16, DType::I32, DType::I64, DType::Bool] {
             for descending in [false, true] {
-                sort(&gpu, &outer, len, dtype, descending, tile);
+                sort(&gpu, &outer, (len, len), dtype, descending, tile);
             }
         }
     }
-    sort(&gpu, &[s(0)], s(2), DType::F32, false, (32, 16));
-    sort(&gpu, &[c(1)], c(1025), DType::F32, true, (2048, 64));
+    sort(&gpu, &[s(0)], (s(2), s(2)), DType::F32, false, (32, 16));
+    sort(&gpu, &[c(1)], (c(1025), c(1025)), DType::F32, true, (2048, 64));
+}
+
+#[test]
+fn the_first_places_come_without_the_others() {
+    let Some(gpu) = gpu("sorts of first places") else { return };
+    let (c, s) = (Extent::Const, Extent::Sym);
+    for (outer, len, kept, tile) in
+        [(vec![c(3)], c(200), 16, (256, 32)), (vec![c(2)], c(300), 11, (512, 64)), (vec![s(0)], s(1), 30, (128, 16))]
+    {
+        for dtype in [DType::F32, DType::F16, DType::I64] {
+            for descending in [false, true] {
+                sort(&gpu, &outer, (len, c(kept.min(29))), dtype, descending, tile);
+            }
+        }
+    }
+    sort(&gpu, &[c(2)], (c(1025), c(64)), DType::F32, true, (2048, 64));
 }
 
 fn sort(
     gpu: &jvc_runtime::Gpu,
     outer: &[Extent],
-    len: Extent,
+    (len, kept): (Extent, Extent),
     dtype: DType,
     descending: bool,
     (capacity, wg): (u32, u32),
@@ -44,6 +60,10 @@ fn sort(
     let value = e.load(0, dtype, vec![index]);
     let (sorted, from) = (e.arg(0, dtype.ty()), e.arg(1, Ty::I32));
     let store = |operand, value| Store { operand, index, value, guard: None };
+    let block = match kept {
+        Extent::Const(n) if kept != len => n.next_power_of_two().max(16),
+        _ => capacity,
+    };
     let stores = vec![store(1, sorted), store(2, from)];
     let operands =
         vec![operand(dtype, Access::Read), operand(dtype, Access::Write), operand(DType::I32, Access::Write)];
@@ -64,11 +84,13 @@ fn sort(
         exprs: e,
         outer: outer.to_vec(),
         len,
+        kept,
         capacity,
+        block,
         descending,
         value,
         stores,
         wg,
     });
-    check(gpu, &format!("sort {dtype} {extents:?} descending={descending}"), &spec, &memory, EXACT);
+    check(gpu, &format!("sort {dtype} {extents:?} descending={descending}, the first {kept:?}"), &spec, &memory, EXACT);
 }

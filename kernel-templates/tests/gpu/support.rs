@@ -2,7 +2,7 @@
 
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::host::{HostBuffer, Memory};
-use jvc_kernels::spec::{Extent, Grid, Int64, InterfaceForm, Kernel, KernelSpec, MAX_GRID_X, Target};
+use jvc_kernels::spec::{Extent, Grid, Int64, InterfaceForm, Kernel, KernelSpec, Target, folded};
 use jvc_kernels::{Limits, build, constraints, reference};
 use jvc_lab::{Bound, Lab, LabError, Options, Validation};
 use jvc_runtime::{
@@ -86,8 +86,8 @@ pub(crate) fn groups(grid: &Grid, memory: &Memory) -> [u32; 3] {
         product.div_ceil(u64::from(f.divisor))
     };
     let count: u64 = grid.dims[0].iter().map(factor).product();
-    let max = u64::from(MAX_GRID_X);
-    if count > max { [MAX_GRID_X, count.div_ceil(max) as u32, 1] } else { [count as u32, 1, 1] }
+    let (x, y) = folded(count);
+    [x as u32, y as u32, 1]
 }
 
 /// Where each operand lies in the arena, and the arena's size.

@@ -4,12 +4,40 @@ use super::reduce::max;
 use super::tensor::{Data, Tensor, broadcast_strides, offsets};
 
 pub(super) fn attention(args: &[&Tensor], scale: f64, causal: bool, zero_masked_rows: bool) -> Data {
+    let f = args[2].shape[3];
+    let mut out = vec![];
+    for_each_row(args, scale, causal, |_, scores, values| {
+        out.extend(weighted_sum(scores, values, f, zero_masked_rows))
+    });
+    Data::Float(out)
+}
+
+/// Parts of the keys: what `attention` gives for each, and the logarithm of what it divides by.
+pub(super) fn attention_parts(args: &[&Tensor], scale: f64, parts: usize, len: usize) -> Data {
+    let [_, _, i, _] = dims4(args[0]);
+    let f = args[2].shape[3];
+    let mut out = vec![0.0; args[0].shape[0] * args[0].shape[1] * parts * i * (f + 1)];
+    for_each_row(args, scale, false, |(head, row), scores, values| {
+        for part in 0..parts {
+            let [start, end] = [part * len, (part + 1) * len].map(|at| at.min(scores.len()));
+            let own = &scores[start..end];
+            let to = ((head * parts + part) * i + row) * (f + 1);
+            out[to..to + f].copy_from_slice(&weighted_sum(own, &values[start * f..end * f], f, true));
+            let top = own.iter().fold(f64::NEG_INFINITY, |m, &s| max(m, s));
+            let sum: f64 = own.iter().map(|s| (s - top).exp()).sum();
+            out[to + f] = if top == f64::NEG_INFINITY { top } else { top + sum.ln() };
+        }
+    });
+    Data::Float(out)
+}
+
+/// `visit((head, row), scores, values)` for each query.
+fn for_each_row(args: &[&Tensor], scale: f64, causal: bool, mut visit: impl FnMut((usize, usize), &[f64], &[f64])) {
     let (q, k, v) = (args[0], args[1], args[2]);
     let [b, h, i, e] = dims4(q);
     let (j, f) = (k.shape[2], v.shape[3]);
     let mask = args.get(3).map(|m| additive(m, &[b, h, i, j]));
     let (q, k, v) = (q.floats(), k.floats(), v.floats());
-    let mut out = Vec::with_capacity(b * h * i * f);
     for head in 0..b * h {
         for row in 0..i {
             let query = &q[(head * i + row) * e..][..e];
@@ -22,10 +50,9 @@ pub(super) fn attention(args: &[&Tensor], scale: f64, causal: bool, zero_masked_
                 dot * scale + mask.as_ref().map_or(0.0, |m| m[(head * i + row) * j + col])
             };
             let scores: Vec<f64> = (0..j).map(score).collect();
-            out.extend(weighted_sum(&scores, &v[head * j * f..][..j * f], f, zero_masked_rows));
+            visit((head, row), &scores, &v[head * j * f..][..j * f]);
         }
     }
-    Data::Float(out)
 }
 
 fn dims4(t: &Tensor) -> [usize; 4] {

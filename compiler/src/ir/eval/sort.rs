@@ -3,8 +3,8 @@
 use super::tensor::{Data, Tensor, lines};
 use std::cmp::Ordering;
 
-/// Values and i64 positions. NaN is the largest.
-pub(super) fn sort(x: &Tensor, dim: usize, descending: bool) -> Vec<Data> {
+/// The first `keep` values and their i64 positions. NaN is the largest.
+pub(super) fn sort(x: &Tensor, dim: usize, descending: bool, keep: usize) -> Vec<Data> {
     let (outer, len, inner) = lines(&x.shape, dim);
     let compare = |i: usize, j: usize| {
         let order = match &x.data {
@@ -13,15 +13,17 @@ pub(super) fn sort(x: &Tensor, dim: usize, descending: bool) -> Vec<Data> {
         };
         if descending { order.reverse() } else { order }
     };
-    let (mut from, mut positions) = (vec![0; x.n_elems()], vec![0; x.n_elems()]);
+    let n_kept = outer * keep * inner;
+    let (mut from, mut positions) = (vec![0; n_kept], vec![0; n_kept]);
     for o in 0..outer {
         for i in 0..inner {
             let at = |k: usize| (o * len + k) * inner + i;
             let mut order: Vec<usize> = (0..len).collect();
             order.sort_by(|&a, &b| compare(at(a), at(b)));
-            for (k, &source) in order.iter().enumerate() {
-                from[at(k)] = at(source);
-                positions[at(k)] = source as i64;
+            for (k, &source) in order.iter().take(keep).enumerate() {
+                let to = (o * keep + k) * inner + i;
+                from[to] = at(source);
+                positions[to] = source as i64;
             }
         }
     }
@@ -40,7 +42,8 @@ mod tests {
     #[test]
     fn ties_keep_their_order_in_both_directions_and_nan_is_largest() {
         let x = Tensor::from_f64(DType::F32, &[5], vec![2.0, f64::NAN, 1.0, 2.0, 1.0]);
-        assert_eq!(sort(&x, 0, false)[1], Data::Int(vec![2, 4, 0, 3, 1]));
-        assert_eq!(sort(&x, 0, true)[1], Data::Int(vec![1, 0, 3, 2, 4]));
+        assert_eq!(sort(&x, 0, false, 5)[1], Data::Int(vec![2, 4, 0, 3, 1]));
+        assert_eq!(sort(&x, 0, true, 5)[1], Data::Int(vec![1, 0, 3, 2, 4]));
+        assert_eq!(sort(&x, 0, true, 2)[1], Data::Int(vec![1, 0]), "the first places alone");
     }
 }

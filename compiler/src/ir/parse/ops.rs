@@ -152,6 +152,12 @@ impl Parser<'_> {
                 zero_masked_rows: self.try_word("zero_masked_rows"),
                 masked: self.try_word("masked"),
             },
+            "attention_parts" => Op::AttentionParts {
+                scale: self.float_named("scale")?,
+                parts: self.int_named("parts")?,
+                len: self.int_named("len")?,
+                masked: self.try_word("masked"),
+            },
             "recurrent" => {
                 let cell = self.choice(&CELLS, cell_word)?;
                 Op::Recurrent { cell, reverse: self.try_word("reverse"), bias: self.try_word("bias") }
@@ -161,7 +167,11 @@ impl Parser<'_> {
                 let mode = self.choice(&MODES, mode_word)?;
                 Op::Scatter { dims: self.dims("dims")?, mode }
             }
-            "sort" => Op::Sort { dim: self.dim_number()?, descending: self.try_word("descending") },
+            "sort" => Op::Sort {
+                dim: self.dim_number()?,
+                descending: self.try_word("descending"),
+                keep: if self.try_word("keep") { Some(self.kept()?) } else { None },
+            },
             "fft" => Op::Fft { inverse: self.try_word("inverse") },
             _ => return self.fail(&format!("`{word}` is no operation")),
         })
@@ -203,6 +213,11 @@ impl Parser<'_> {
     fn dim_number(&mut self) -> Result<usize, ParseError> {
         self.attribute("dim")?;
         self.index().map(|d| d as usize)
+    }
+
+    fn kept(&mut self) -> Result<Dim, ParseError> {
+        self.punct("=")?;
+        self.dim()
     }
 
     fn size(&mut self, name: &str) -> Result<Dim, ParseError> {

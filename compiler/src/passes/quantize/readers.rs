@@ -127,7 +127,7 @@ fn name(op: &Op) -> &'static str {
         Op::Conv { .. } => "a convolution of constants",
         Op::ConvTranspose { .. } => "a transposed convolution",
         Op::Recurrent { .. } => "a recurrent layer",
-        Op::Attention { .. } => "attention",
+        Op::Attention { .. } | Op::AttentionParts { .. } => "attention",
         Op::Reduce { .. } | Op::Softmax { .. } | Op::Norm { .. } | Op::Variance { .. } => "a reduction",
         _ => "another operation",
     }

@@ -3,11 +3,12 @@
 use super::super::inline::Ctx;
 use super::super::tile;
 use super::{Lowered, finish, max_elems};
+use crate::ir::NodeId;
 use crate::ir::graph::Node;
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::spec::{Combine, KernelSpec, ScanSpec};
 
-pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize) -> Lowered {
+pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize, epilogue: &[NodeId]) -> Lowered {
     let x = node.inputs[0];
     let shape = cx.ty(x).shape.clone();
     let innermost = dim + 1 == shape.len();
@@ -18,7 +19,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, combine: Combine, dim: usize)
     let value = cx.at(x, &at);
     let ty = cx.ix.exprs.ty(value);
     let result = cx.ix.exprs.arg(0, ty);
-    let mut stores = finish(cx, node.outputs[0], at.clone(), result, &[]);
+    let mut stores = finish(cx, node.outputs[0], at.clone(), result, epilogue);
     if let Some(&indices) = node.outputs.get(1) {
         let position = cx.ix.exprs.arg(1, Ty::I32);
         stores.extend(finish(cx, indices, at, position, &[]));

@@ -28,12 +28,17 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dim: usize, descending: bool)
     };
     let (sorted, from) = (cx.ix.exprs.arg(0, ty), cx.ix.exprs.arg(1, Ty::I32));
     cx.ix.assume_below(from, &len);
-    let mut stores = finish(cx, node.outputs[0], at.clone(), sorted, &[]);
-    stores.extend(finish(cx, node.outputs[1], at, from, &[]));
-    let flops = max_elems(cx, &shape) * f64::from(capacity.trailing_zeros()).powi(2);
+    let kept = cx.ty(node.outputs[0]).shape[dim].clone();
+    let mut to = at;
+    to[dim] = cx.ix.axis(outer.len(), &kept);
+    let mut stores = finish(cx, node.outputs[0], to.clone(), sorted, &[]);
+    stores.extend(finish(cx, node.outputs[1], to, from, &[]));
+    let block = tile::sort_block(capacity, cx.ix.symtab().dim_range(&kept).max);
+    let flops = max_elems(cx, &shape) * f64::from(block.trailing_zeros()).powi(2);
     let (outer, len) = (cx.extents(&outer), cx.ix.symtab().extent(&len));
+    let kept = cx.ix.symtab().extent(&kept);
     let (exprs, interface) = (std::mem::take(&mut cx.ix.exprs), cx.interface());
-    let spec = SortSpec { interface, exprs, outer, len, capacity, descending, value, stores, wg };
+    let spec = SortSpec { interface, exprs, outer, len, kept, capacity, block, descending, value, stores, wg };
     Lowered::new(KernelSpec::Sort(spec), flops)
 }
 
@@ -51,8 +56,19 @@ fn by_rank(cx: &mut Ctx<'_>, node: &Node, dim: usize, descending: bool) -> Lower
     cx.ix.assume_below(rank, &shape[dim]);
     let mut to = at.clone();
     to[dim] = rank;
+    let kept = cx.ty(node.outputs[0]).shape[dim].clone();
+    let wanted = (kept != shape[dim]).then(|| {
+        let kept = cx.ix.dim(&kept);
+        cx.bin(Binary::Lt, rank, kept)
+    });
     let mut stores = finish(cx, node.outputs[0], to.clone(), mine, &[]);
     stores.extend(finish(cx, node.outputs[1], to, at[dim], &[]));
+    for store in &mut stores {
+        store.guard = match (store.guard, wanted) {
+            (Some(a), Some(b)) => Some(cx.ix.and(a, b)),
+            (a, b) => a.or(b),
+        };
+    }
     let long = too_long(cx, &shape[dim]);
     let mut lowered = row.finish(cx, stores, vec![]);
     if long {

@@ -123,6 +123,34 @@ fn streamed(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32) {
     }
 }
 
+/// Parts at most: whoever combines them has an expression of as many terms.
+const MOST_PARTS: i64 = 32;
+/// Keys of a part at least, and at most: scores of a part stand in shared memory.
+const PART_KEYS: (i64, i64) = (64, 4096);
+/// Channels at most: what the kernel takes.
+const MOST_PART_CHANNELS: i64 = 256;
+
+/// `(parts, keys of each)` for attention of few queries (`rows` of all heads): as long as they may be while every unit has one. None where
+/// another way is taken: on CPU drivers, for too many keys, or channels.
+pub fn attention_parts(device: &DeviceProfile, rows: i64, keys: i64, channels: i64) -> Option<(i64, i64)> {
+    if device.rates.cpu || channels > MOST_PART_CHANNELS || keys > MOST_PARTS * PART_KEYS.1 {
+        return None;
+    }
+    let units = i64::from(device.rates.n_units);
+    let (least, mut len) = PART_KEYS;
+    let count = |len: i64| (keys + len - 1) / len;
+    while len > least && (rows.saturating_mul(count(len)) < units || len / 2 >= keys) && count(len / 2) <= MOST_PARTS {
+        len /= 2;
+    }
+    Some((count(len), len))
+}
+
+/// Workgroup of the parts of attention.
+pub fn attention_parts_wg(device: &DeviceProfile, p: &Heads) -> u32 {
+    let wanted = if p.v_dim > 128 { 256 } else { 128 };
+    PORTABLE_WG.min(device.limits.max_workgroup_invocations).min(wanted)
+}
+
 /// What the choice was, for the decisions of a plan.
 pub(super) fn decision(spec: &AttentionSpec) -> Option<String> {
     match spec.staging {
@@ -141,6 +169,7 @@ pub(super) fn decision(spec: &AttentionSpec) -> Option<String> {
             t.cols,
             t.across * t.cols
         )),
+        AttentionStaging::Parts(p) => Some(format!("in {} parts of {} keys, combined afterwards", p.count, p.len)),
         AttentionStaging::Stream { .. } => None,
     }
 }
@@ -160,6 +189,7 @@ mod tests {
             AttentionStaging::Stream { block_keys, lanes } => format!("stream {block_keys} {lanes}"),
             AttentionStaging::Coop(c) => format!("coop {} {} {}", c.rows, c.warps, c.block_keys),
             AttentionStaging::Tiled(t) => format!("tiled {}x{}", t.rows, t.cols),
+            AttentionStaging::Parts(p) => format!("parts {}x{}", p.count, p.len),
         };
         format!("{staging} wg{wg}{}", slow.iter().map(|s| format!("; {s}")).collect::<String>())
     }
@@ -181,6 +211,18 @@ mod tests {
         ] {
             assert_eq!(choice("h200", &p), best, "{p:?}");
         }
+    }
+
+    /// Heads of Whisper's decoder, one with many keys, and so many rows that nothing needs to be cut.
+    #[test]
+    fn keys_of_single_queries_are_cut_until_every_unit_has_a_part() {
+        let parts = |rows, keys| attention_parts(&find("h200").expect("a bundled profile"), rows, keys, 64);
+        assert_eq!(parts(20, 448), Some((7, 64)));
+        assert_eq!(parts(20, 1500), Some((12, 128)));
+        assert_eq!(parts(1, 100_000), Some((25, 4096)), "no more parts than terms");
+        assert_eq!(parts(300, 1500), Some((1, 2048)));
+        assert_eq!(parts(1, 1 << 20), None);
+        assert_eq!(attention_parts(&find("lavapipe").expect("a bundled profile"), 20, 448, 64), None);
     }
 
     #[test]

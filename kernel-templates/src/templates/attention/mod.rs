@@ -4,6 +4,7 @@
 //! running maximum of a query's scores and what was summed with it: `l = l·exp(m − m') + Σ exp(s − m')`, and the output channels likewise.
 
 mod coop;
+mod parts;
 mod softmax;
 mod stage;
 mod store;
@@ -49,6 +50,7 @@ pub fn constraints(spec: &AttentionSpec, limits: &Limits) -> Result<(), Reject> 
             coop::shared_bytes(&c, (spec.qk_dim, spec.v_dim))
         }
         AttentionStaging::Tiled(t) => tiled::shared_bytes(&t, spec.wg, (spec.qk_dim, spec.v_dim)),
+        AttentionStaging::Parts(p) => parts::shared_bytes(spec, p),
     };
     if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
 }
@@ -77,6 +79,7 @@ pub fn build(spec: &AttentionSpec, target: Target) -> Result<Kernel, BuildError>
         AttentionStaging::Stream { block_keys, lanes } => stream::build(spec, target, (block_keys, lanes)),
         AttentionStaging::Coop(c) => coop::build(spec, target, &c),
         AttentionStaging::Tiled(t) => tiled::build(spec, target, t),
+        AttentionStaging::Parts(p) => parts::build(spec, target, p),
     }
 }
 
@@ -88,6 +91,7 @@ fn check(spec: &AttentionSpec) -> Result<(), BuildError> {
         AttentionStaging::Stream { block_keys, lanes } => stream::check(spec, block_keys, lanes)?,
         AttentionStaging::Coop(c) => coop::check(spec, &c)?,
         AttentionStaging::Tiled(t) => tiled::check(spec, &t)?,
+        AttentionStaging::Parts(p) => parts::check(spec, p)?,
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
     check.interface(&[spec.batch, spec.queries, spec.keys])?;
@@ -96,7 +100,9 @@ fn check(spec: &AttentionSpec) -> Result<(), BuildError> {
     f32_value("key", &[0, 2, 3], &[], spec.key)?;
     f32_value("value", &[0, 2, 3], &[], spec.value)?;
     f32_value("score", &[0, 1, 2], &[Ty::F32], spec.score)?;
-    check.stores(Scope { what: "attention", axes: &[0, 1, 3], args: &[Ty::F32] }, &spec.stores)
+    let parts = matches!(spec.staging, AttentionStaging::Parts(_));
+    let axes: &[u8] = if parts { &[0, 1, 2, 3] } else { &[0, 1, 3] };
+    check.stores(Scope { what: "attention", axes, args: &[Ty::F32] }, &spec.stores)
 }
 
 /// Extents behind the axes, where channels are `dim`.
@@ -166,6 +172,18 @@ pub(crate) fn reference(spec: &AttentionSpec, memory: &mut Memory) {
                 dot += at(&mut query, memory, j, e, &[]) * at(&mut key, memory, j, e, &[]);
             }
             scores.push(at(&mut score, memory, j, 0, &[Value::F32(dot as f32)]));
+        }
+        if let AttentionStaging::Parts(p) = spec.staging {
+            for part in 0..p.count {
+                let start = (part * p.len).min(scores.len() as u32) as usize;
+                let own = &scores[start..(start + p.len as usize).min(scores.len())];
+                let mut value_at = |j: usize, e: u32| at(&mut value, memory, (start + j) as i32, e, &[]);
+                let results = parts::reference(own, &mut value_at, spec.v_dim);
+                for (e, result) in (0..).zip(results) {
+                    stores.run(&mut writer, memory, &[b, i, part as i32, e], &[result]);
+                }
+            }
+            return;
         }
         let weights = softmax(&scores, spec.zero_masked_rows);
         for e in 0..spec.v_dim {
