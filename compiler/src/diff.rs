@@ -124,7 +124,7 @@ fn predicted(old: &Outline, new: &Outline) -> Option<Total> {
 }
 
 fn interface(old: &Outline, new: &Outline) -> Vec<String> {
-    let ports = |o: &Outline| o.plan.entries.iter().flat_map(|e| signature(e)).collect::<BTreeMap<_, _>>();
+    let ports = |o: &Outline| o.plan.entries.iter().flat_map(signature).collect::<BTreeMap<_, _>>();
     let mut found = changed_lines(&ports(old), &ports(new));
     let tensors = |o: &Outline| {
         let tensors = o.plan.weights.tensors.iter();
