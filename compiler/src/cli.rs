@@ -43,6 +43,17 @@ Tensors are called in.N and out.N, in the order of the program's inputs and outp
   jvc bench resnet18.pt2 --inputs in.safetensors --serve
 With --serve, each number N on standard input is answered by the times of N runs, so that a script can interleave what it compares.")]
     Bench(BenchArgs),
+    /// Measure how long fresh processes take from their start to the first result
+    #[command(after_help = "Examples:
+  jvc coldstart resnet18.pt2
+  jvc coldstart resnet18.pt2 --cache own --budget-ms 300
+  jvc coldstart encode.model.json.gz --random-weights 1 --runs 9 --format json
+  jvc compile resnet18.pt2 --device auto --out crate && jvc coldstart crate
+Each process loads what the crate would load, once, on zeros of the largest sizes. Processes with different caches take turns.")]
+    Coldstart(ColdstartArgs),
+    /// Be the process that `coldstart` measures
+    #[command(hide = true)]
+    ColdstartProcess(ColdstartProcessArgs),
     /// Compile, run, and compare with PyTorch's results
     #[command(after_help = "Examples:
   jvc verify resnet18.pt2
@@ -291,6 +302,79 @@ pub struct BenchArgs {
     /// Output form
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// What a measured process finds from the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum CacheArg {
+    /// Nothing: the first start ever. It writes caches, as the first start does.
+    None,
+    /// The driver's cache of compiled kernels (NVIDIA's and Mesa's), and none of ours.
+    Driver,
+    /// The crate's own cache, and none of the driver's.
+    Own,
+}
+
+impl CacheArg {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheArg::None => "none",
+            CacheArg::Driver => "driver",
+            CacheArg::Own => "own",
+        }
+    }
+
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            CacheArg::None => "first ever",
+            CacheArg::Driver => "driver's cache",
+            CacheArg::Own => "own cache",
+        }
+    }
+}
+
+/// `jvc coldstart`.
+#[derive(Debug, Args)]
+pub struct ColdstartArgs {
+    /// Exported program, or the folder of a crate that `jvc compile` wrote with its weights
+    #[arg(value_name = "PROGRAM|CRATE")]
+    pub program: PathBuf,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    /// Device.
+    pub device: DeviceArgs,
+    /// Which caches the processes find; several with commas between
+    #[arg(long = "cache", value_enum, value_name = "CACHE", value_delimiter = ',', default_value = "none,driver,own")]
+    pub caches: Vec<CacheArg>,
+    /// Processes for each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Exit with 1 if the median of any of them takes longer to its first result
+    #[arg(long, value_name = "MS")]
+    pub budget_ms: Option<f64>,
+    /// Start the processes by this program, which gets their command line as arguments
+    #[arg(long, value_name = "PROGRAM")]
+    pub runner: Option<PathBuf>,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// A process that `jvc coldstart` starts.
+#[derive(Debug, Args)]
+pub struct ColdstartProcessArgs {
+    /// Folder of the crate
+    pub folder: PathBuf,
+    /// As of `coldstart`
+    #[arg(long)]
+    pub gpu: Option<String>,
+    /// Folder of the pipeline cache [default: no cache]
+    #[arg(long, value_name = "DIR")]
+    pub pipelines: Option<PathBuf>,
 }
 
 /// Tolerance class of `verify`.

@@ -9,6 +9,7 @@ use crate::plan::weights::{narrow, widen};
 use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Size, Step};
 use jvc_runtime as rt;
 pub use ranges::{RangeFault, RangeFaultKind, RangeReport, check_ranges};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Host data of a port: little-endian, contiguous, in the element type's own width.
@@ -116,7 +117,20 @@ impl<'a> Loaded<'a> {
     /// # Errors
     /// The runtime's: a missing feature, memory, a bad kernel.
     pub fn new(gpu: &rt::Gpu, compiled: &'a Compiled, cache: &rt::CacheDir) -> Result<Loaded<'a>, ExecError> {
-        let plan = &compiled.plan;
+        let produce = |chunk: u32, offset: u64, out: &mut [u8]| compiled.weights.produce(chunk, offset, out);
+        Loaded::of_plan(gpu, &compiled.plan, rt::WeightSource::Produce(&produce), cache)
+    }
+
+    /// As [`Loaded::new`], with the weights from somewhere else.
+    ///
+    /// # Errors
+    /// As [`Loaded::new`], and weights that are not the plan's.
+    pub fn of_plan(
+        gpu: &rt::Gpu,
+        plan: &'a Plan,
+        source: rt::WeightSource<'_>,
+        cache: &rt::CacheDir,
+    ) -> Result<Loaded<'a>, ExecError> {
         let code: Vec<Vec<u8>> = plan.kernels.iter().map(PlanKernel::spirv_bytes).collect();
         let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().zip(&code).map(kernel_desc).collect();
         let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
@@ -128,10 +142,30 @@ impl<'a> Loaded<'a> {
             kernels: &kernels,
             weights,
         };
-        let produce = |chunk: u32, offset: u64, out: &mut [u8]| compiled.weights.produce(chunk, offset, out);
-        let source =
-            if plan.weights.tensors.is_empty() { rt::WeightSource::None } else { rt::WeightSource::Produce(&produce) };
         Ok(Loaded { plan, model: rt::Model::load(gpu, &desc, source, cache)? })
+    }
+
+    /// How long the weights and the kernels took, which were loaded at the same time.
+    pub fn load_times(&self) -> (Duration, Duration) {
+        self.model.load_times
+    }
+
+    /// Zeros for an entry point, at its largest sizes.
+    ///
+    /// # Errors
+    /// A size without a value.
+    pub fn zeros(&self, entry: usize) -> Result<Vec<Value>, ExecError> {
+        let entry = &self.plan.entries[entry];
+        let call = Call { symbols: entry.symbols.iter().map(|s| s.max).collect(), table: vec![], inputs: vec![] };
+        let zeros = |port: &Port| {
+            if let PortKind::Symbol(symbol) = port.kind {
+                return Ok(Value::Int(call.symbols[usize::from(symbol)]));
+            }
+            let (dtype, shape) = (dtype(port), call.shape(port)?);
+            let bytes = vec![0; shape.iter().product::<i64>() as usize * port.elem.size_bytes() as usize];
+            Ok(Value::Tensor(HostTensor { dtype, shape, bytes }))
+        };
+        entry.inputs.iter().map(zeros).collect()
     }
 
     /// A session of an entry point, recorded.
@@ -533,8 +567,12 @@ fn to_device(port: &Port, t: &HostTensor) -> Result<Vec<u8>, ExecError> {
     Ok(widen(t.dtype, &t.bytes))
 }
 
+fn dtype(port: &Port) -> DType {
+    DType::ALL.into_iter().find(|d| crate::plan::elem(*d) == port.elem).expect("every element type is one")
+}
+
 fn from_device(port: &Port, bytes: Vec<u8>) -> HostTensor {
-    let dtype = DType::ALL.into_iter().find(|d| crate::plan::elem(*d) == port.elem).expect("every element type is one");
+    let dtype = dtype(port);
     let bytes = if port.word_storage { narrow(dtype, &bytes) } else { bytes };
     HostTensor { dtype, shape: vec![], bytes }
 }

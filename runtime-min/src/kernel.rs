@@ -53,9 +53,7 @@ impl Kernels {
         };
         // One driver adds another header of 32 bytes at every start: that is nothing new.
         let has_grown = after.len() > before.len() + if before.is_empty() { 0 } else { 32 };
-        if let Some(file) = file.filter(|_| built.is_ok() && has_grown) {
-            let _ = file.write(&after);
-        }
+        let _ = file.filter(|_| built.is_ok() && has_grown).map(|file| file.write(&after));
         built
     }
 

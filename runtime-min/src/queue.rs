@@ -59,12 +59,10 @@ impl Device {
 
     /// The error of a failed call. A loss gets the name of its step; the first report stays.
     fn fail(&self, code: vk::Result, call: &'static str, step: impl FnOnce() -> String) -> Error {
-        match code {
-            vk::Result::ERROR_DEVICE_LOST => {
-                lock(&self.lost).get_or_insert_with(|| Error::DeviceLost { step: step() }).clone()
-            }
-            other => vulkan(call)(other),
+        if code != vk::Result::ERROR_DEVICE_LOST {
+            return vulkan(call)(code);
         }
+        lock(&self.lost).get_or_insert_with(|| Error::DeviceLost { step: step() }).clone()
     }
 
     /// Submits command buffers; gives the timeline value that they signal. `step` names what is lost with the device.

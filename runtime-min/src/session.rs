@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::error::{argument, ensure};
 use crate::kernel::Kernels;
@@ -68,6 +69,8 @@ pub struct StateInit {
 /// A loaded program. Clones share it; sessions keep it alive.
 #[derive(Clone)]
 pub struct Model {
+    /// How long the weights and the kernels took, which were loaded at the same time.
+    pub load_times: (Duration, Duration),
     pub(crate) kernels: Arc<Kernels>,
     pub(crate) weights: Arc<Vec<Buffer>>,
     pub(crate) device: Arc<Device>,
@@ -133,11 +136,14 @@ impl Model {
         let device = &gpu.0;
         device.check_alive()?;
         program.requirements.check(&device.info)?;
+        let started = Instant::now();
         let (kernels, weights) = std::thread::scope(|scope| {
-            let weights = scope.spawn(|| weights::load(device, &program.weights, source));
-            (Kernels::build(device, program, dir), weights.join().expect("an upload returns its errors"))
+            let weights = scope.spawn(|| (weights::load(device, &program.weights, source), started.elapsed()));
+            let kernels = (Kernels::build(device, program, dir), started.elapsed());
+            (kernels, weights.join().expect("an upload returns its errors"))
         });
-        Ok(Model { kernels: Arc::new(kernels?), weights: Arc::new(weights?), device: Arc::clone(device) })
+        let (load_times, device) = ((weights.1, kernels.1), Arc::clone(device));
+        Ok(Model { kernels: Arc::new(kernels.0?), weights: Arc::new(weights.0?), device, load_times })
     }
 
     /// A session with one slot. An error when memory runs out or the entry point's tables are inconsistent.

@@ -1,6 +1,7 @@
 //! What each command does. Results go to standard output, everything else to standard error.
 
 mod bench;
+mod coldstart;
 mod compile;
 mod devices;
 mod diagnostics;
@@ -96,6 +97,9 @@ pub enum CommandError {
     /// Crates to compare cannot be read.
     #[error(transparent)]
     Diff(#[from] crate::diff::SourceError),
+    /// A process that was to be measured gave no result.
+    #[error("a measured process ended without a result: {0}")]
+    Process(String),
     /// Standard output or standard error refuse.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -119,6 +123,7 @@ impl CommandError {
             | CommandError::Generate(_)
             | CommandError::Weights(_)
             | CommandError::Golden(_)
+            | CommandError::Process(_)
             | CommandError::Exec(_) => 1,
         }
     }
@@ -138,6 +143,8 @@ pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, Comm
         Command::Compile(args) => compile::run(args, console),
         Command::Run(args) => run::run(args, console),
         Command::Bench(args) => bench::run(args, console),
+        Command::Coldstart(args) => coldstart::run(args, console),
+        Command::ColdstartProcess(args) => coldstart::run_process(args, console),
         Command::Verify(args) => verify::run(args, console),
         Command::Ops(args) => ops::run(args, console),
         Command::Devices(args) => devices::devices(args, console),
