@@ -83,7 +83,10 @@ Types are those of the operand (or result) that decides; of what PyTorch takes b
     /// Explain what a program becomes: kernels, fusions, memory, what is off the fast path
     #[command(after_help = "Examples:
   jvc explain model.pt2 --device h200
-  jvc explain model.pt2 --device lavapipe -o report.txt")]
+  jvc explain model.pt2 --device h200 -o report.html
+  jvc run model.pt2 --inputs in.safetensors --steps --format json > times.json
+  jvc explain model.pt2 --device auto -o report.html --measured times.json
+A file whose name ends in .html becomes a page that needs nothing else; anything else is text.")]
     Explain(ExplainArgs),
     /// Say what changed between two generated crates, or two folders of them
     #[command(after_help = "Examples:
@@ -487,9 +490,12 @@ pub struct ExplainArgs {
     /// Device profile: a name of `jvc devices`, a .toml file, or auto
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
-    /// Where to write the explanation
+    /// Where to write the explanation: text, or a page for FILE.html
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Times of steps for the page: what `jvc run --steps --format json` printed
+    #[arg(long, value_name = "FILE.json", requires = "output")]
+    pub measured: Option<PathBuf>,
 }
 
 /// `jvc diff`.

@@ -6,6 +6,7 @@ pub mod commands;
 pub mod device;
 pub mod diff;
 pub mod exec;
+pub mod explain;
 pub mod golden;
 pub mod import;
 pub mod ir;

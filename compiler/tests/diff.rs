@@ -155,6 +155,6 @@ fn a_revision_is_read_from_git() {
 }
 
 fn last_label(plan: &str) -> String {
-    let label = plan.lines().filter_map(|l| l.strip_prefix("    label ")).last().expect("a dispatch");
+    let label = plan.lines().filter_map(|l| l.strip_prefix("    label ")).next_back().expect("a dispatch");
     label.trim_matches('"').to_owned()
 }

@@ -1,9 +1,10 @@
-//! `jvc explain`: what a program becomes, as text: steps and their origin, kernels, decisions with reasons, memory, and what is off
+//! `jvc explain`: what a program becomes, as text or as a page: steps and their origin, kernels, decisions with reasons, memory, and what is off
 //! its fast path.
 
 use super::{CommandError, Console, Outcome, load};
 use crate::cli::ExplainArgs;
 use crate::device::DeviceProfile;
+use crate::explain::{self, Measured};
 use crate::import::Program;
 use crate::options::Options;
 use crate::pipeline::{self, Compiled};
@@ -13,6 +14,7 @@ use jvc_codegen::artifact::Artifact;
 use jvc_codegen::plan::{ByteRange, Dispatch, Entry, Plan, Region, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let programs = load::programs(&args.input.programs, &args.input.compile, console)?;
@@ -20,12 +22,30 @@ pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outco
     let options = args.input.compile.options(Some(load::stem(&args.input.programs[0])));
     let compiled = pipeline::compile(&programs, &options, &device).map_err(CommandError::Diagnostics)?;
     let slow = off_fast_path(&programs, &options, &device);
-    let text = explanation(&compiled, &slow, &device);
     match &args.output {
-        Some(path) => jvc_codegen::artifact::write_single(path, text.as_bytes())?,
-        None => write!(console.out, "{text}")?,
+        Some(path) if path.extension().is_some_and(|end| end == "html") => {
+            let lines: Vec<String> = slow.iter().map(ToString::to_string).collect();
+            let measured = args.measured.as_deref().map(measured).transpose()?;
+            let page = explain::page(&compiled, &lines, &device, measured.as_ref());
+            let page = page.map_err(|error| CommandError::Usage(error.to_string()))?;
+            jvc_codegen::artifact::write_single(path, page.as_bytes())?;
+        }
+        _ if args.measured.is_some() => {
+            return Err(CommandError::Usage("measured times are shown in a page: -o FILE.html".to_owned()));
+        }
+        Some(path) => {
+            jvc_codegen::artifact::write_single(path, explanation(&compiled, &slow, &device).as_bytes())?;
+        }
+        None => write!(console.out, "{}", explanation(&compiled, &slow, &device))?,
     }
     Ok(Outcome::Fine)
+}
+
+/// Times of steps from a file.
+fn measured(path: &Path) -> Result<Measured, CommandError> {
+    let failed = |reason: String| CommandError::Usage(format!("cannot read times from {}: {reason}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
 }
 
 /// What `--deny slow` would refuse.

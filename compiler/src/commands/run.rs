@@ -25,9 +25,10 @@ pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, 
         jvc_codegen::artifact::write_single(path, &print_tensors(&named)?)?;
     }
     let timing = Timing { compile_seconds, load_seconds, seconds, same };
-    report(args, &gpu, &session, &named, &timing, console)?;
-    if args.steps {
-        steps(&loaded, &compiled, &inputs, console)?;
+    let steps = if args.steps { Some(steps(&loaded, &compiled, &inputs)?) } else { None };
+    match args.format {
+        Format::Json => print_json(&gpu, &session, &named, &timing, steps, console)?,
+        Format::Text => print_text(&gpu, &session, &named, &timing, steps, console)?,
     }
     Ok(if same { Outcome::Fine } else { Outcome::Finding })
 }
@@ -39,6 +40,15 @@ struct Timing {
     seconds: Vec<f64>,
     /// All runs gave the same bytes.
     same: bool,
+}
+
+impl Timing {
+    /// Seconds of the middle run.
+    fn median(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
 }
 
 /// Runs from the initial state each time: the first outputs, the seconds of each run, and whether all were equal.
@@ -82,32 +92,48 @@ pub(super) fn name_outputs(
     out
 }
 
-fn report(
-    args: &RunArgs,
+/// The time of one dispatch.
+struct StepTime<'a> {
+    label: String,
+    kernel: &'a str,
+    ns: f64,
+}
+
+fn print_json(
     gpu: &rt::Gpu,
     session: &Session<'_>,
     outputs: &BTreeMap<String, HostTensor>,
     timing: &Timing,
+    steps: Option<Vec<StepTime<'_>>>,
     console: &mut Console<'_>,
 ) -> Result<(), CommandError> {
-    let mut sorted = timing.seconds.clone();
-    sorted.sort_by(f64::total_cmp);
-    let median = sorted[sorted.len() / 2];
-    if args.format == Format::Json {
-        let shapes: BTreeMap<&String, String> =
-            outputs.iter().map(|(n, t)| (n, format!("{}{:?}", t.dtype, t.shape))).collect();
-        let body = json!({
-            "gpu": gpu.info().name, "dispatches": session.n_dispatches(), "outputs": shapes, "runs": timing.seconds.len(),
-            "median_seconds": median, "compile_seconds": timing.compile_seconds, "load_seconds": timing.load_seconds,
-            "same_bytes": timing.same,
-        });
-        writeln!(console.out, "{body}")?;
-        return Ok(());
+    let shapes: BTreeMap<&String, String> =
+        outputs.iter().map(|(n, t)| (n, format!("{}{:?}", t.dtype, t.shape))).collect();
+    let mut body = json!({
+        "gpu": gpu.info().name, "dispatches": session.n_dispatches(), "outputs": shapes, "runs": timing.seconds.len(),
+        "median_seconds": timing.median(), "compile_seconds": timing.compile_seconds, "load_seconds": timing.load_seconds,
+        "same_bytes": timing.same,
+    });
+    if let Some(steps) = steps {
+        let step = |s: &StepTime<'_>| json!({ "label": s.label, "kernel": s.kernel, "ns": s.ns });
+        body["steps"] = steps.iter().map(step).collect();
     }
+    writeln!(console.out, "{body}")?;
+    Ok(())
+}
+
+fn print_text(
+    gpu: &rt::Gpu,
+    session: &Session<'_>,
+    outputs: &BTreeMap<String, HostTensor>,
+    timing: &Timing,
+    steps: Option<Vec<StepTime<'_>>>,
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
     for (name, tensor) in outputs {
         writeln!(console.out, "{name}: {}{:?}", tensor.dtype, tensor.shape)?;
     }
-    let (n, ms) = (timing.seconds.len(), median * 1e3);
+    let (n, ms) = (timing.seconds.len(), timing.median() * 1e3);
     writeln!(console.err, "{} dispatches on {}", session.n_dispatches(), gpu.info().name)?;
     writeln!(
         console.err,
@@ -117,24 +143,17 @@ fn report(
     if !timing.same {
         writeln!(console.err, "jvc: the runs gave different bytes")?;
     }
-    Ok(())
-}
-
-fn steps(
-    loaded: &Loaded<'_>,
-    compiled: &Compiled,
-    inputs: &[Value],
-    console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    let times = loaded.profile(0, inputs)?;
-    let kernels = compiled.plan.entries[0].steps.iter().filter_map(|s| match s {
-        jvc_codegen::plan::Step::Dispatch(d) => Some(&compiled.plan.kernels[d.kernel as usize].name),
-        jvc_codegen::plan::Step::Barrier => None,
-    });
-    let total: f64 = times.iter().map(|(_, ns)| ns).sum();
-    for ((label, ns), kernel) in times.iter().zip(kernels) {
+    let total: f64 = steps.iter().flatten().map(|step| step.ns).sum();
+    for StepTime { label, kernel, ns } in steps.iter().flatten() {
         let share = 100.0 * ns / total.max(1.0);
         writeln!(console.out, "{:10.1} µs {share:5.1} %  {label}  {kernel}", ns / 1e3)?;
     }
     Ok(())
+}
+
+fn steps<'a>(loaded: &Loaded<'_>, compiled: &'a Compiled, inputs: &[Value]) -> Result<Vec<StepTime<'a>>, CommandError> {
+    let times = loaded.profile(0, inputs)?;
+    let dispatches = compiled.plan.entries[0].steps.iter().filter_map(jvc_codegen::plan::Step::dispatch);
+    let kernels = dispatches.map(|d| compiled.plan.kernels[d.kernel as usize].name.as_str());
+    Ok(times.into_iter().zip(kernels).map(|((label, ns), kernel)| StepTime { label, kernel, ns }).collect())
 }
