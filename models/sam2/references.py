@@ -7,7 +7,7 @@
 Needs what export.py needs, torchvision 0.26, Pillow and safetensors. Deterministic. Writes into DIR
     NAME.pt2, NAME.safetensors   the entry points; inputs `in.N`, outputs `out.N`, in f64 `out64.N`, further sets `alt.K.…`
     picture.png, square.png      pictures
-    frame_0N.png                 a video of 8 frames
+    frames/                      a video of 8 frames
     expected.safetensors         masks, scores and logits of whole requests, by upstream's own classes:
         segment.K.*              Sam2Model (transformers) on picture.png
         automatic.*, crops.*     Meta's SAM2AutomaticMaskGenerator on square.png, and with one layer of crops on picture.png
@@ -298,10 +298,11 @@ def main():
     meta = meta_model(model)
     entry_references(model, args.out)
     picture, square, frames = draw(150, 90), draw(110, 110, seed=1), [draw(140, 96, shift=3 * t, seed=10 + t) for t in range(8)]
+    os.makedirs(os.path.join(args.out, "frames"), exist_ok=True)
     picture.save(os.path.join(args.out, "picture.png"), optimize=True)
     square.save(os.path.join(args.out, "square.png"), optimize=True)
     for t, frame in enumerate(frames):
-        frame.save(os.path.join(args.out, f"frame_{t:02}.png"), optimize=True)
+        frame.save(os.path.join(args.out, "frames", f"{t:02}.png"), optimize=True)
     expected = {}
     segment(model, picture, expected)
     limits = dict(points_per_side=6, points_per_batch=16, pred_iou_thresh=0.5, stability_score_thresh=0.55)

@@ -278,6 +278,11 @@ impl Session {
         Ok(words)
     }
 
+    /// The slots of the I/O table: inputs and outputs with their bytes at the largest shapes.
+    pub fn ports(&self) -> &[IoDesc] {
+        &self.io
+    }
+
     /// Names of the steps, in order.
     pub fn step_labels(&self) -> &[String] {
         self.slots.first().map_or(&[], |slot| slot.labels.as_slice())
