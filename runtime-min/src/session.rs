@@ -269,6 +269,11 @@ impl Session {
         Ok(())
     }
 
+    /// Bytes of a slot of the I/O table at the largest sizes: what an external buffer for it must have.
+    pub fn io_bytes(&self, io: usize) -> Option<u64> {
+        self.io.get(io).map(|port| port.max_bytes)
+    }
+
     /// Waits for a run and reads the words of the symbol table that it has left: sizes that kernels computed.
     pub fn read_table(&mut self, ticket: &Ticket) -> Result<Vec<u32>> {
         self.wait_for(ticket)?;
