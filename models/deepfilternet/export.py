@@ -12,6 +12,8 @@ weights and graphs as the committed files; the JSON of a graph holds the line nu
 It builds the network from the archive's config.ini, fills it from the three ONNX graphs, and writes
     deepfilternet3_step.pt2 + .safetensors + .init.safetensors   one hop and eleven states in and out
     deepfilternet3_e2e.pt2 + .safetensors                        4 s in, 4 s out; STFT and features inside
+    deepfilternet3_stream.pt2                                    one hop in and out, states, limit and post-filter inside
+    deepfilternet3_options.safetensors                           upstream's results with each option
 """
 import argparse
 import copy
@@ -176,6 +178,8 @@ class E2E(Base):
 
 STATES = dict(ana=(1, HOP), syn=(1, HOP), mean=(1, 32), unit=(1, 96), feat_erb=(1, 1, 2, 32), feat_spec=(1, 2, 2, 96), c0=(1, 64, 4, 96),
               spec=(1, 4, 481, 2), h_enc=(1, 1, 256), h_erb=(2, 1, 256), h_df=(2, 1, 256))
+ZEROED = ("feat_erb", "feat_spec", "c0", "h_enc", "h_erb", "h_df")     # by the start-up rule
+EPS = 1e-12             # upstream's, in the post-filter
 
 
 def tail(seq, x):
@@ -188,7 +192,7 @@ def tail(seq, x):
 class Step(Base):
     """One hop. Output hop n is the enhanced hop n-3 (two frames of lookahead + overlap-add). States in the order of STATES.
     Exactly the offline result if the caller zeroes feat_erb, feat_spec, c0, h_enc, h_erb, h_df after the first two hops."""
-    def forward(s, hop, ana, syn, mean, unit, feat_erb, feat_spec, c0, spec, h_enc, h_erb, h_df):
+    def forward(s, hop, ana, syn, mean, unit, feat_erb, feat_spec, c0, spec, h_enc, h_erb, h_df, limit=None, beta=None):
         n = s.net; enc, ed, dd = n.enc, n.erb_dec, n.df_dec
         X = torch.view_as_real(torch.fft.rfft(torch.cat((ana, hop), 1) * s.win_a)).unsqueeze(1)      # [1, 1, 481, 2]
         power = X.square().sum(-1)
@@ -213,8 +217,30 @@ class Step(Base):
         L = S[:, :, :96]; k = k.permute(0, 2, 1, 3)                                                  # [1, 5, 96, 2]
         yr = (L[..., 0] * k[..., 0] - L[..., 1] * k[..., 1]).sum(1); yi = (L[..., 0] * k[..., 1] + L[..., 1] * k[..., 0]).sum(1)
         Y = torch.cat((torch.stack((yr, yi), -1), (S[:, 2] * gain)[:, 96:]), 1)                      # [1, 481, 2]
+        if beta is not None:                                                     # upstream's post-filter; 0: off
+            ratio = (Y.square().sum(-1).sqrt() / (S[:, 2].square().sum(-1).sqrt() + EPS)).clamp(EPS, 1)
+            bent = ratio * torch.sin(math.pi * ratio / 2).clamp_min(EPS)
+            Y = Y * ((1 + beta) / (1 + beta * (ratio / bent).square())).unsqueeze(-1)
+        if limit is not None:                                                    # upstream's attenuation limit; 0: none
+            Y = S[:, 2] * limit + Y * (1 - limit)
         y = torch.fft.irfft(torch.view_as_complex(Y), n=WIN) * s.win_s
         return (y[:, :HOP] + syn, lsnr.view(1, 1), hop.clone(), y[:, HOP:], mean, unit, fe[:, :, 1:], fs[:, :, 1:], cc[:, :, 1:], S[:, 1:], h_enc, h_erb, h_df)
+
+
+class Stream(Step):
+    """One hop with the states inside: [1, 480] -> [1, 480] and lsnr. `keep` is 1, but 0 for the third hop (the start-up
+    rule); `limit` the share of the noisy spectrum, 10 ** (-dB / 20), or 0; `beta` that of the post-filter, or 0."""
+    def __init__(s, net):
+        super().__init__(net)
+        for name, value in step_init(s).items():
+            s.register_buffer(name, value)
+
+    def forward(s, hop, keep, limit, beta):
+        states = [getattr(s, name) * keep if name in ZEROED else getattr(s, name) for name in STATES]
+        out, lsnr, *states = super().forward(hop, *states, limit, beta)
+        for name, value in zip(STATES, states):
+            getattr(s, name).copy_(value)
+        return out, lsnr
 
 
 def step_init(b):
@@ -228,7 +254,7 @@ def step_run(f, b, wav):
     x = F.pad(wav, (0, 3 * HOP))
     for n in range(x.shape[1] // HOP):
         if n == 2:
-            for k in ("feat_erb", "feat_spec", "c0", "h_enc", "h_erb", "h_df"):
+            for k in ZEROED:
                 st[k] = torch.zeros(STATES[k])
         r = f(x[:, n * HOP:(n + 1) * HOP].contiguous(), *st.values())
         if n >= 3: out.append(r[0])
@@ -237,15 +263,18 @@ def step_run(f, b, wav):
 
 
 # ---------------------------------------------------------------------------------------------- references
-def upstream(net, state, wav):
-    """Upstream's Python path: libdf (Rust) STFT and features, the network, libdf synthesis."""
+def upstream(net, state, wav, limit=0.0):
+    """Upstream's Python path: libdf (Rust) STFT and features, the network, its attenuation limit, libdf synthesis."""
     from libdf import erb, erb_norm, unit_norm
     spec = state.analysis(F.pad(wav, (0, WIN)).numpy())
     fe = torch.as_tensor(erb_norm(erb(spec, state.erb_widths()), ALPHA)).unsqueeze(1)
     fs = torch.view_as_real(torch.as_tensor(unit_norm(spec[..., :96], ALPHA))).unsqueeze(1).contiguous()
     with torch.no_grad():
         out = net(torch.view_as_real(torch.as_tensor(spec)).unsqueeze(1).contiguous(), fe, fs)
-    y = state.synthesis(torch.view_as_complex(out[0].squeeze(1).contiguous()).numpy())
+    enhanced = torch.view_as_complex(out[0].squeeze(1).contiguous())
+    if limit:
+        enhanced = torch.as_tensor(spec) * limit + enhanced * (1 - limit)
+    y = state.synthesis(enhanced.numpy())
     return torch.as_tensor(y)[:, HOP:HOP + wav.shape[1]]
 
 
@@ -310,6 +339,35 @@ def export_step(net, offline, out):
     save_file(init, os.path.join(out, "deepfilternet3_step.init.safetensors"))
 
 
+def export_stream(net, state, out):
+    """The step with its states inside, and upstream's results with each option, for the first second of a clip."""
+    noisy, one, off = read_wav("librivox_noisy"), torch.ones(1), torch.zeros(1)
+    options = {"plain": (0.0, 0.0), "limit_12_db": (10 ** (-12 / 20), 0.0), "post_filter": (0.0, 0.02)}
+    tensors, seconds = {}, noisy[:, :SR]
+    for name, (limit, beta) in options.items():
+        net.post_filter, net.post_filter_beta = beta > 0, beta
+        expected = upstream(net, state, noisy, limit)[:, :SR]
+        module, hops = Stream(net).eval(), []
+        x = F.pad(seconds, (0, 3 * HOP)) if seconds.shape == noisy.shape else noisy[:, :SR + 3 * HOP]
+        with torch.no_grad():
+            for n in range(x.shape[1] // HOP):
+                keep = off if n == 2 else one
+                hops.append(module(x[:, n * HOP:(n + 1) * HOP], keep, torch.tensor([limit]), torch.tensor([beta]))[0])
+        error = float((torch.cat(hops[3:], 1) - expected).abs().max())
+        print(f"stream, {name}: off upstream by {error:.1e}")
+        assert error < 2e-6
+        tensors[name] = expected.contiguous()
+    net.post_filter = False
+    save_file(tensors, os.path.join(out, "deepfilternet3_options.safetensors"))
+    with torch.no_grad():
+        # One tensor given twice would become one input.
+        controls = (torch.ones(1), torch.zeros(1), torch.zeros(1))
+        program = torch.export.export(Stream(net).eval(), (noisy[:, :HOP].contiguous(), *controls), strict=False)
+    path = os.path.join(out, "deepfilternet3_stream.pt2")
+    torch.export.save(program, path)
+    print(f"{path}: {os.path.getsize(path)} bytes")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onnx", required=True)
@@ -321,6 +379,7 @@ def main():
     net, state = load(args.onnx, args.deepfilternet)
     offline = export_e2e(net, state, args.out)
     export_step(net, offline, args.out)
+    export_stream(net, state, args.out)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-//! Makes test recordings out of one at 48 kHz: `cut IN.wav FOLDER` writes a stereo file, one at 44.1 kHz and three odd
-//! lengths there. `cut --same-shape A.wav B.wav` fails unless both have the same rate, channels, length and format.
+//! Makes test recordings out of one at 48 kHz: `cut IN.wav FOLDER` writes a stereo file, one at 44.1 kHz, three odd
+//! lengths and the first second with what its lookahead sees there. `cut --same-shape A.wav B.wav` fails unless both have the same rate, channels, length and format.
 
 use deepfilternet::audio::Audio;
 use deepfilternet::resample::resample;
@@ -23,6 +23,7 @@ fn cut(input: &Audio, folder: &Path) -> Result<(), Box<dyn Error>> {
     let seconds = |from: usize, n: usize| mono[from * 24_000..][..n * 24_000].to_vec();
     write("stereo.wav", input.rate, vec![seconds(0, 2), seconds(3, 2)])?;
     write("44100hz.wav", 44_100, vec![resample(&seconds(1, 2), input.rate, 44_100)?])?;
+    write("1-second.wav", input.rate, vec![mono[..49_440].to_vec()])?;
     for (name, n) in [("1-sample.wav", 1), ("479-samples.wav", 479), ("1.5-seconds.wav", 72_001)] {
         write(name, input.rate, vec![mono[..n].to_vec()])?;
     }

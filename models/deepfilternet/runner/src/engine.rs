@@ -1,63 +1,65 @@
 //! The generated crate behind [`StepEngine`]: the only file that knows its names.
 
-use deepfilternet::stream::{HOP, States, StepEngine};
-use deepfilternet3_step::jvc_runtime::{Error, Gpu, Select, WeightSource};
-use deepfilternet3_step::{
-    Deepfilternet3Step, Deepfilternet3StepInputs, Deepfilternet3StepOutputs, Deepfilternet3StepSession,
+use deepfilternet::stream::{Controls, HOP, StepEngine};
+use deepfilternet3_stream::{
+    Deepfilternet3Stream, Deepfilternet3StreamInputs, Deepfilternet3StreamOutputs, Deepfilternet3StreamSession,
 };
-use std::path::Path;
+use jvc_runner::jvc_runtime::{CacheDir, Error, Gpu, SessionOptions, Timestamps};
+use jvc_runner::memory::Needs;
+use jvc_runner::weights::{Generated, Weights, WeightsError};
 
-/// The compiled network on a device.
+/// Facts of the generated crate.
+pub const GENERATED: Generated = Generated {
+    name: "deepfilternet3_stream",
+    folder: concat!(env!("CARGO_MANIFEST_DIR"), "/../generated/deepfilternet3_stream"),
+    make: "jvc compile deepfilternet3_stream.pt2 --device auto --external-runtime ../../../../runtime-min \
+           --out models/deepfilternet/generated/deepfilternet3_stream",
+};
+
+/// Device memory of the program.
+pub fn needs() -> Needs {
+    let session = Deepfilternet3StreamSession::SLOT_BYTES + Deepfilternet3StreamSession::STATE_BYTES;
+    Needs { weights: Deepfilternet3Stream::WEIGHT_BYTES, sessions: vec![("stream", 1, session)] }
+}
+
+/// The compiled network on a device, with the states of one channel.
 pub struct Engine {
-    session: Deepfilternet3StepSession,
-    outputs: Deepfilternet3StepOutputs,
-    device: String,
+    session: Deepfilternet3StreamSession,
+    outputs: Deepfilternet3StreamOutputs,
 }
 
 impl Engine {
-    /// Opens a device (the best one, or the first whose name contains `device`), loads the weights and records the steps.
+    /// Loads the weights onto a device and records the steps.
     ///
     /// # Errors
-    /// No such device, one that lacks something, or a weight file that is not this program's.
-    pub fn load(weights: &Path, device: Option<&str>) -> Result<Self, Error> {
-        let gpu = Gpu::open(&device.map_or(Select::Auto, |name| Select::Name(name.to_owned())))?;
-        let program = Deepfilternet3Step::load(&gpu, WeightSource::Path(weights))?;
-        let session = program.deepfilternet3_step_session()?;
-        Ok(Self { session, outputs: Deepfilternet3StepOutputs::default(), device: gpu.info().name.clone() })
+    /// A device that lacks something, or a weight file that is not this program's.
+    pub fn load(gpu: &Gpu, weights: &Weights, cache: &CacheDir) -> Result<Self, WeightsError> {
+        let explain = |error| GENERATED.explain(weights, error);
+        let program = Deepfilternet3Stream::load_with(gpu, weights.source(), cache).map_err(explain)?;
+        let timestamps = if gpu.info().timestamp_period_ns > 0.0 { Timestamps::Ends } else { Timestamps::None };
+        let options = SessionOptions { timestamps, ..SessionOptions::default() };
+        let session = program.deepfilternet3_stream_session_with(&options).map_err(explain)?;
+        Ok(Self { session, outputs: Deepfilternet3StreamOutputs::default() })
     }
 
-    /// The device's own name.
-    pub fn device(&self) -> &str {
-        &self.device
+    /// Milliseconds of the latest step on the device's own clock, where it has one.
+    pub fn device_ms(&mut self) -> Option<f64> {
+        Some(self.session.session().step_ns(0).ok()?.iter().sum::<f64>() / 1e6)
     }
 }
 
 impl StepEngine for Engine {
     type Error = Error;
 
-    fn step(&mut self, hop: &[f32; HOP], states: &mut States) -> Result<[f32; HOP], Error> {
-        let [ana, syn, mean, unit, feat_erb, feat_spec, c0, spec, h_enc, h_erb, h_df] = &states.values;
-        let inputs =
-            Deepfilternet3StepInputs { hop, ana, syn, mean, unit, feat_erb, feat_spec, c0, spec, h_enc, h_erb, h_df };
+    fn restart(&mut self) {
+        self.session.session().reset();
+    }
+
+    fn step(&mut self, hop: &[f32; HOP], controls: &Controls) -> Result<[f32; HOP], Error> {
+        let Controls { keep, limit, beta } = controls;
+        let [keep, limit, beta] = [[*keep], [*limit], [*beta]];
+        let inputs = Deepfilternet3StreamInputs { hop, keep: &keep, limit: &limit, beta: &beta };
         self.session.run_into(&inputs, &mut self.outputs)?;
-        // Outputs: the hop, lsnr (not used here), then the states in the order of the inputs.
-        let out = &mut self.outputs;
-        let next = [
-            &mut out.output_2,
-            &mut out.output_3,
-            &mut out.output_4,
-            &mut out.output_5,
-            &mut out.output_6,
-            &mut out.output_7,
-            &mut out.output_8,
-            &mut out.output_9,
-            &mut out.output_10,
-            &mut out.output_11,
-            &mut out.output_12,
-        ];
-        for (state, next) in states.values.iter_mut().zip(next) {
-            std::mem::swap(state, next);
-        }
-        Ok(out.output_0.as_slice().try_into().expect("the program's output is one hop"))
+        Ok(self.outputs.output_0.as_slice().try_into().expect("the program's output is one hop"))
     }
 }

@@ -3,25 +3,33 @@
 mod args;
 mod engine;
 
-use args::Args;
+use args::{Args, Command};
 use clap::Parser;
-use deepfilternet::audio::Audio;
-use deepfilternet::stream::{HOP, RATE, denoise_reporting, steps_of};
+use deepfilternet::audio::{Audio, Format};
+use deepfilternet::stream::{Controls, HOP, RATE, Settings, StepEngine, Stream, denoise_reporting, steps_of};
 use deepfilternet::{noise, resample::resample, si_sdr::si_sdr, spectrogram};
 use engine::Engine;
+use jvc_runner::Common;
+use jvc_runner::bench::{BenchArgs, Report, Samples};
+use jvc_runner::cold_start::ColdStart;
 use std::error::Error;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("deepfilternet: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let mut clock = ColdStart::begin();
+    let args = Args::parse();
+    let done = match &args.command {
+        Some(Command::Stream { strength }) => stream(&args.common, (*strength).into()),
+        Some(Command::Bench { bench }) => measure(&args.common, bench),
+        None => run(&args, &mut clock),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("deepfilternet: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 /// A recording at the network's rate, and what it is compared with.
@@ -30,24 +38,37 @@ struct Work {
     clean: Option<Vec<Vec<f32>>>,
 }
 
-fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let input = Audio::read(&args.input)?;
+fn run(args: &Args, clock: &mut ColdStart) -> Result<ExitCode, Box<dyn Error>> {
+    let (Some(path), Some(output)) = (&args.input, &args.output) else { return Err("no recording".into()) };
+    let mut input = Audio::read(path)?;
     say("audio", &describe(&input));
+    if args.float {
+        input.format = Format::Float;
+    }
     let work = prepare(args, &input)?;
     if let Some(path) = &args.noisy {
         write(&work.noisy, &input, path, "noisy")?;
     }
+    clock.mark("recording");
 
+    let gpu = args.common.open()?;
+    clock.mark("device");
+    say("device", &gpu.info().name);
+    say("needs", &engine::needs().to_string());
     let started = Instant::now();
-    let mut engine = Engine::load(&args.weights, args.device.as_deref())?;
-    say("device", engine.device());
+    let weights = engine::GENERATED.find_weights(args.common.weights.as_deref())?;
+    let mut engine = Engine::load(&gpu, &weights, &args.common.cache)?;
+    clock.mark("load");
     say("load", &format!("{:.2} s", started.elapsed().as_secs_f64()));
 
-    let enhanced = denoise_all(&mut engine, &work.noisy)?;
-    write(&enhanced, &input, &args.output, "enhanced")?;
+    let enhanced = denoise_all(&mut engine, &work.noisy, args, clock)?;
+    write(&enhanced, &input, output, "enhanced")?;
     if let Some(path) = &args.spectrogram {
         spectrogram::draw(&mono(&work.noisy), &mono(&enhanced), path)?;
         say("wrote", &path.display().to_string());
+    }
+    if args.common.cold_start {
+        say("cold", &clock.to_string());
     }
     Ok(judge(args, &work, &enhanced))
 }
@@ -80,42 +101,111 @@ fn at_network_rate(audio: &Audio) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
     Ok(audio.channels.iter().map(|c| resample(c, audio.rate, RATE)).collect::<Result<_, _>>()?)
 }
 
-fn denoise_all(engine: &mut Engine, noisy: &[Vec<f32>]) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
+fn denoise_all(
+    engine: &mut Engine,
+    noisy: &[Vec<f32>],
+    args: &Args,
+    clock: &mut ColdStart,
+) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
     let steps: usize = noisy.iter().map(|channel| steps_of(channel.len())).sum();
-    let started = Instant::now();
-    let mut done = 0;
+    let progress = args.common.progress(steps as u64, "hops");
+    let (mut hops, mut latest) = (Vec::with_capacity(steps), Instant::now());
     let mut enhanced = Vec::with_capacity(noisy.len());
     for channel in noisy {
-        enhanced.push(denoise_reporting(engine, channel, |_| {
-            done += 1;
-            show_progress(done, steps);
+        enhanced.push(denoise_reporting(engine, channel, args.strength.into(), |_| {
+            if hops.is_empty() {
+                clock.mark("first hop");
+            }
+            hops.push(latest.elapsed());
+            latest = Instant::now();
+            progress.advance(1);
         })?);
     }
-    let seconds = started.elapsed().as_secs_f64();
-    let audio_seconds = (steps * HOP) as f64 / f64::from(RATE);
-    let per_hop = 1e3 * seconds / steps.max(1) as f64;
-    say(
-        "run",
-        &format!(
-            "{seconds:.2} s for {steps} hops of 10 ms: {per_hop:.2} ms each, {:.2} × real time",
-            audio_seconds / seconds
-        ),
-    );
+    drop(progress);
+    say("run", &speed(hops));
     Ok(enhanced)
 }
 
-/// A counter that overwrites itself, only where somebody looks.
-fn show_progress(done: usize, steps: usize) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() && (done.is_multiple_of(20) || done == steps) {
-        let line = if done == steps { String::new() } else { format!("{done} of {steps} hops") };
-        // A progress line that cannot be shown is no reason to stop.
-        let _ = write!(err, "\r{line:<30}\r").and_then(|()| err.flush());
+/// What hops took, beside the 10 ms that each of them lasts.
+fn speed(hops: Vec<Duration>) -> String {
+    let (n, seconds) = (hops.len(), hops.iter().sum::<Duration>().as_secs_f64());
+    let real_time = (n * HOP) as f64 / f64::from(RATE) / seconds;
+    let hop = Samples::new(hops);
+    let (median, p90, most) = (hop.median_ms(), hop.quantile_ms(0.9), hop.quantile_ms(1.0));
+    format!(
+        "{seconds:.2} s for {n} hops of 10 ms, {real_time:.2} × real time; a hop takes {median:.2} ms (p90 {p90:.2}, at most \
+         {most:.2})"
+    )
+}
+
+/// The `stream` subcommand.
+fn stream(common: &Common, settings: Settings) -> Result<ExitCode, Box<dyn Error>> {
+    let mut engine = load(common)?;
+    let mut stream = Stream::begin(&mut engine, settings);
+    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let (mut bytes, mut hops) = ([0; 2 * HOP], Vec::new());
+    loop {
+        match input.read_exact(&mut bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error.into()),
+        }
+        let started = Instant::now();
+        let mut hop = [0.0; HOP];
+        for (sample, bytes) in hop.iter_mut().zip(bytes.as_chunks().0) {
+            *sample = f32::from(i16::from_le_bytes(*bytes)) / 32768.0;
+        }
+        let enhanced = stream.push(&hop)?.unwrap_or([0.0; HOP]);
+        let samples = enhanced.iter().map(|sample| (sample * 32768.0).round().clamp(-32768.0, 32767.0) as i16);
+        let enhanced: Vec<u8> = samples.flat_map(i16::to_le_bytes).collect();
+        hops.push(started.elapsed());
+        match output.write_all(&enhanced).and_then(|()| output.flush()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+            Err(error) => return Err(error.into()),
+        }
     }
+    eprintln!("{}", speed(hops));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(common: &Common) -> Result<Engine, Box<dyn Error>> {
+    let weights = engine::GENERATED.find_weights(common.weights.as_deref())?;
+    Ok(Engine::load(&common.open()?, &weights, &common.cache)?)
+}
+
+/// The `bench` subcommand.
+fn measure(common: &Common, args: &BenchArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let gpu = common.open()?;
+    let started = Instant::now();
+    let weights = engine::GENERATED.find_weights(common.weights.as_deref())?;
+    let mut engine = Engine::load(&gpu, &weights, &common.cache)?;
+    let mut report = Report::default();
+    report.fact("device", &gpu.info().name);
+    report.fact("memory", engine::needs());
+    report.fact("load_ms", format!("{:.0}", started.elapsed().as_secs_f64() * 1e3));
+    let hop = std::array::from_fn(|i| (i as f32 * 0.1).sin() * 0.1);
+    let (controls, mut on_device) = (Controls { keep: 1.0, limit: 0.0, beta: 0.0 }, Vec::new());
+    engine.restart();
+    let hops = args.measure(|| {
+        engine.step(&hop, &controls)?;
+        on_device.extend(engine.device_ms().map(|ms| Duration::from_secs_f64(ms / 1e3)));
+        Ok::<(), jvc_runner::jvc_runtime::Error>(())
+    })?;
+    if !on_device.is_empty() {
+        report.row("device time", Samples::new(on_device.split_off(args.warm_up.min(on_device.len()))));
+    }
+    report.row("hop with copies", hops);
+    if args.json {
+        println!("{}", report.to_json())
+    } else {
+        print!("{report}")
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes channels of the network's rate as a recording like `like`, with exactly its number of samples.
-fn write(channels: &[Vec<f32>], like: &Audio, path: &std::path::Path, what: &str) -> Result<(), Box<dyn Error>> {
+fn write(channels: &[Vec<f32>], like: &Audio, path: &Path, what: &str) -> Result<(), Box<dyn Error>> {
     let mut out = Vec::with_capacity(channels.len());
     for channel in channels {
         let mut channel = resample(channel, RATE, like.rate)?;
@@ -145,7 +235,7 @@ fn judge(args: &Args, work: &Work, enhanced: &[Vec<f32>]) -> ExitCode {
 }
 
 fn mono(channels: &[Vec<f32>]) -> Vec<f32> {
-    Audio { rate: RATE, format: deepfilternet::audio::Format::Float, channels: channels.to_vec() }.mono()
+    Audio { rate: RATE, format: Format::Float, channels: channels.to_vec() }.mono()
 }
 
 fn say(what: &str, text: &str) {
