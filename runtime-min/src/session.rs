@@ -259,19 +259,14 @@ impl Session {
 
     /// Lets later runs use an external buffer for a slot of the I/O table, by its device address (a multiple of 16); `None` goes
     /// back to the session's own buffer. Nothing is recorded again. The caller orders its own accesses against the runs, and keeps
-    /// the buffer alive. An error when there is no such slot or the address is not aligned.
-    pub fn bind_external(&mut self, io: usize, address: Option<u64>) -> Result<()> {
+    /// the buffer alive. Gives the bytes that it must have. An error when there is no such slot or the address is not aligned.
+    pub fn bind_external(&mut self, io: usize, address: Option<u64>) -> Result<u64> {
         let n_io = self.io.len();
         ensure(io < n_io, || self.argument("slot of the I/O table", format!("less than {n_io}"), io))?;
         let aligned = address.is_none_or(|address| address % 16 == 0);
         ensure(aligned, || self.argument("external address", "a multiple of 16", format!("{address:x?}")))?;
         self.external[io] = address;
-        Ok(())
-    }
-
-    /// Bytes of a slot of the I/O table at the largest sizes: what an external buffer for it must have.
-    pub fn io_bytes(&self, io: usize) -> Option<u64> {
-        self.io.get(io).map(|port| port.max_bytes)
+        Ok(self.io[io].max_bytes)
     }
 
     /// Waits for a run and reads the words of the symbol table that it has left: sizes that kernels computed.

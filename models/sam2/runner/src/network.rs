@@ -118,7 +118,7 @@ fn flag(on: bool) -> [u8; 4] {
 
 /// Binds buffers to slots of the I/O table, which then take no bytes.
 fn bind(session: &mut Session, slots: impl IntoIterator<Item = (usize, u64)>) -> Result<(), Error> {
-    slots.into_iter().try_for_each(|(slot, address)| session.bind_external(slot, Some(address)))
+    slots.into_iter().try_for_each(|(slot, address)| session.bind_external(slot, Some(address)).map(|_| ()))
 }
 
 impl Engine for Network {

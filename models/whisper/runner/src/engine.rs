@@ -99,14 +99,14 @@ impl DeviceEngine {
         let mut encode = model.encode_session_with(&options)?;
         let mut step = model.step_session_with(&options)?;
         let vocabulary = facts.vocabulary as u64;
-        check("the tokens to suppress", 8 * vocabulary, step.session().io_bytes(4))?;
-        check("the spectrogram", 12_000 * facts.mels as u64, encode.session().io_bytes(0))?;
-        check("cross-attention", facts.cross_bytes() as u64, step.session().io_bytes(2))?;
+        check("the tokens to suppress", 8 * vocabulary, bytes(step.session(), 4)?)?;
+        check("the spectrogram", 12_000 * facts.mels as u64, bytes(encode.session(), 0)?)?;
+        check("cross-attention", facts.cross_bytes() as u64, bytes(step.session(), 2)?)?;
 
-        let device = |bytes: Option<u64>| gpu.buffer(bytes.unwrap_or_default(), MemoryKind::Device);
-        let spectrogram = device(logmel.session().io_bytes(2))?;
-        let cross = [device(encode.session().io_bytes(3))?, device(encode.session().io_bytes(4))?];
-        let suppress = device(step.session().io_bytes(4))?;
+        let device = |bytes| gpu.buffer(bytes, MemoryKind::Device);
+        let spectrogram = device(bytes(logmel.session(), 2)?)?;
+        let cross = [device(bytes(encode.session(), 3)?)?, device(bytes(encode.session(), 4)?)?];
+        let suppress = device(bytes(step.session(), 4)?)?;
         suppress.write(0, bytes_of(&suppressed(&facts)))?;
         logmel.session().bind_external(2, Some(spectrogram.address()))?;
         encode.session().bind_external(0, Some(spectrogram.address()))?;
@@ -141,7 +141,8 @@ impl DeviceEngine {
     }
 
     fn bind_cross(cross: &[Buffer; 2], session: &mut Session) -> Result<(), Error> {
-        cross.iter().enumerate().try_for_each(|(i, buffer)| session.bind_external(1 + i, Some(buffer.address())))
+        let mut ports = cross.iter().enumerate();
+        ports.try_for_each(|(i, buffer)| session.bind_external(1 + i, Some(buffer.address())).map(|_| ()))
     }
 }
 
@@ -155,8 +156,12 @@ fn suppressed(facts: &Facts) -> Vec<f32> {
     bias
 }
 
-fn check(what: &'static str, need: u64, got: Option<u64>) -> Result<(), EngineError> {
-    let got = got.unwrap_or_default();
+/// Bytes of a port at its largest size.
+fn bytes(session: &mut Session, port: usize) -> Result<u64, Error> {
+    session.bind_external(port, None)
+}
+
+fn check(what: &'static str, need: u64, got: u64) -> Result<(), EngineError> {
     if need == got { Ok(()) } else { Err(EngineError::OtherModel { what, need, got }) }
 }
 
@@ -194,7 +199,7 @@ impl Engine for DeviceEngine {
         )?;
         if self.prefill.is_none() {
             let mut session = self.model.prefill_session_with(&self.options())?;
-            check("the step program's state", StepSession::STATE_BYTES, session.session().io_bytes(3))?;
+            check("the step program's state", StepSession::STATE_BYTES, bytes(session.session(), 3)?)?;
             DeviceEngine::bind_cross(&self.cross, session.session())?;
             session.session().bind_external(3, Some(self.state))?;
             self.prefill = Some(session);
