@@ -8,4 +8,6 @@ mod cache;
 mod weights;
 
 pub use cache::{CacheDir, CacheFile};
-pub use weights::{ContentHasher, Fault, HEADER_BYTES, Header, Refusal, SEGMENT_BYTES, content_hash, segment_hash};
+pub use weights::{
+    ContentHasher, Fault, HEADER_BYTES, Header, Refusal, SEGMENT_BYTES, content_hash, copy_segment, segment_hash,
+};

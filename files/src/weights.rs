@@ -150,6 +150,24 @@ pub fn segment_hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// Copies a segment and hashes it on the way, so that memory is read once: [`segment_hash`] of it.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn copy_segment(from: &[u8], to: &mut [u8]) -> u64 {
+    assert_eq!(from.len(), to.len(), "a segment is copied as a whole");
+    let ((blocks, rest), (targets, rest_target)) = (from.as_chunks(), to.as_chunks_mut());
+    let mut lanes = LANES;
+    for (block, target) in blocks.iter().zip(targets) {
+        absorb(&mut lanes, block);
+        *target = *block;
+    }
+    rest_target.copy_from_slice(rest);
+    let mut hasher = BlockHasher { lanes, n_bytes: blocks.len() * BLOCK_BYTES, ..BlockHasher::default() };
+    hasher.update(rest);
+    hasher.finish()
+}
+
 fn hash_of_hashes(segments: impl Iterator<Item = u64>) -> u64 {
     let mut hasher = BlockHasher::default();
     segments.for_each(|hash| hasher.update(&hash.to_le_bytes()));
@@ -298,6 +316,9 @@ mod tests {
                 assert_eq!(in_pieces(&bytes[..len], piece), plain_hash(&[&bytes[..len]]), "{len} in pieces of {piece}");
             }
             assert_eq!(content_hash([&bytes[..len]]), plain_hash(&[&bytes[..len]]), "{len} at once");
+            let mut copy = vec![0; len];
+            assert_eq!(copy_segment(&bytes[..len], &mut copy), one_level(&bytes[..len]), "{len} on the way");
+            assert_eq!(copy, bytes[..len]);
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ash::vk;
-use jvc_files::{Header, Refusal, SEGMENT_BYTES, segment_hash};
+use jvc_files::{Header, Refusal, SEGMENT_BYTES, copy_segment};
 
 use crate::queue::{CommandPool, Device, in_parallel};
 use crate::{Buffer, MemoryKind, Result, WeightsFault};
@@ -115,9 +115,7 @@ impl Stream<'_> {
             let offset = idx * SEGMENT_BYTES;
             match payload {
                 Payload::Bytes(bytes) => {
-                    let segment = &bytes[first + offset..][..target.len()];
-                    *hash = segment_hash(segment);
-                    target.copy_from_slice(segment);
+                    *hash = copy_segment(&bytes[first + offset..][..target.len()], target);
                 }
                 Payload::Produce(produce) => produce(chunk, start + offset as u64, target),
             }

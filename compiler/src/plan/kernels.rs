@@ -1,4 +1,5 @@
 //! The kernels of a plan: each distinct spec is built once. Specs are one when their text is: arenas may hold the same nodes in another order.
+//! Specs that become the same code are one kernel, under the name of the first: every pipeline costs time at a program's start.
 
 use crate::device::DeviceProfile;
 use crate::report::{Code, Diagnostic};
@@ -20,6 +21,10 @@ pub struct KernelTable {
     built: Vec<Kernel>,
     /// By the spec's text.
     index: BTreeMap<String, u32>,
+    /// Of each spec: its kernel's number.
+    numbers: Vec<u32>,
+    /// Of each kernel: the first spec that became its code.
+    firsts: Vec<usize>,
 }
 
 impl KernelTable {
@@ -43,16 +48,24 @@ impl KernelTable {
         let limits = limits(device);
         new.iter().try_for_each(|spec| within_loops(spec, device))?;
         let built: Result<Vec<Kernel>, Diagnostic> = new.par_iter().map(|spec| build_one(spec, &limits)).collect();
-        self.built.extend(built?);
-        self.specs.extend(new);
+        for (spec, kernel) in new.into_iter().zip(built?) {
+            let same = |first: &usize| is_same(&self.built[*first], &self.specs[*first], &kernel, &spec);
+            let number = self.firsts.iter().position(same).unwrap_or_else(|| {
+                self.firsts.push(self.specs.len());
+                self.firsts.len() - 1
+            });
+            self.numbers.push(number as u32);
+            self.specs.push(spec);
+            self.built.push(kernel);
+        }
         self.index.append(&mut index);
         Ok(())
     }
 
     /// The number and grid of a spec that was built.
     pub fn find(&self, spec: &KernelSpec) -> (u32, &Grid) {
-        let at = self.index[&spec.to_string()];
-        (at, &self.built[at as usize].grid)
+        let at = self.index[&spec.to_string()] as usize;
+        (self.numbers[at], &self.built[at].grid)
     }
 
     /// Kernels for the plan, with text, and what they need of a device.
@@ -61,10 +74,14 @@ impl KernelTable {
         for (spec, kernel) in self.specs.iter().zip(&self.built) {
             require(&mut needs, spec, kernel);
         }
-        let parts: Vec<(&KernelSpec, &Kernel)> = self.specs.iter().zip(&self.built).collect();
-        let kernels = parts.into_par_iter().map(|(spec, kernel)| plan_kernel(spec, kernel)).collect();
+        let kernels = self.firsts.par_iter().map(|&at| plan_kernel(&self.specs[at], &self.built[at])).collect();
         (kernels, needs)
     }
+}
+
+/// The code is the same, and a recording passes the same constants.
+fn is_same(a: &Kernel, of_a: &KernelSpec, b: &Kernel, of_b: &KernelSpec) -> bool {
+    a.words == b.words && a.needs.subgroup == b.needs.subgroup && of_a.interface() == of_b.interface()
 }
 
 /// Refuses a kernel whose loops the driver would end early: its results would be wrong without a word.
@@ -176,8 +193,38 @@ pub fn limits(device: &DeviceProfile) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jvc_kernels::dtype::Storage;
     use jvc_kernels::expr::Exprs;
-    use jvc_kernels::spec::{Cell, Interface, RecurrentSpec};
+    use jvc_kernels::spec::{Access, Cell, Interface, MapSpec, Operand, RecurrentSpec, Store};
+
+    /// Fills 256 elements.
+    fn filled(value: f32, domain: &[u32]) -> KernelSpec {
+        let mut exprs = Exprs::new();
+        let (index, value) = (exprs.axis(domain.len() as u8 - 1), exprs.f32(value));
+        let operand =
+            Operand { dtype: DType::F32, storage: Storage::Native, access: Access::Write, base: 0, via_table: false };
+        KernelSpec::Map(MapSpec {
+            interface: Interface { operands: vec![operand], n_bases: 1, symbols: false },
+            exprs,
+            domain: domain.iter().map(|n| Extent::Const(*n)).collect(),
+            stores: vec![Store { operand: 0, index, value, guard: None }],
+            per_thread: 1,
+            wg: 64,
+        })
+    }
+
+    #[test]
+    fn specs_that_become_the_same_code_are_one_kernel() {
+        let device = crate::device::find("lavapipe").expect("it is bundled");
+        let specs = [filled(2.0, &[256]), filled(3.0, &[256]), filled(2.0, &[1, 256])];
+        assert_ne!(specs[0].to_string(), specs[2].to_string());
+        let mut table = KernelTable::default();
+        table.build_all(&specs[..2], &device).expect("the device runs maps");
+        table.build_all(&specs, &device).expect("the device runs maps");
+        assert_eq!(specs.each_ref().map(|spec| table.find(spec).0), [0, 1, 0]);
+        let names: Vec<String> = table.finish().0.into_iter().map(|kernel| kernel.name).collect();
+        assert_eq!(names, [specs[0].file_name(), specs[1].file_name()]);
+    }
 
     fn recurrent(steps: u32) -> KernelSpec {
         let mut exprs = Exprs::new();
