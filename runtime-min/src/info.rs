@@ -141,6 +141,13 @@ pub(crate) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 const BFLOAT16_TYPE: i32 = 1_000_141_000;
 
 impl GpuInfo {
+    /// Workgroup counts within the device's limits.
+    pub(crate) fn check_groups(&self, counts: [u32; 3]) -> Result<()> {
+        let max = self.max_workgroup_count;
+        let fits = counts.iter().zip(max).all(|(count, max)| *count <= max);
+        ensure(fits, || lack("workgroups of a dispatch", format!("{counts:?}"), format!("{max:?}")))
+    }
+
     pub(crate) fn query(instance: &Instance, physical: vk::PhysicalDevice, index: usize) -> GpuInfo {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
@@ -280,15 +287,6 @@ impl Requirements<'_> {
             let lacks = || lack("cooperative-matrix shapes", format!("{shape:?}"), format!("{:?}", gpu.cooperative));
             ensure(gpu.cooperative.contains(shape), lacks)
         })
-    }
-}
-
-impl GpuInfo {
-    /// Workgroup counts within the device's limits.
-    pub(crate) fn check_groups(&self, counts: [u32; 3]) -> Result<()> {
-        let max = self.max_workgroup_count;
-        let fits = counts.iter().zip(max).all(|(count, max)| *count <= max);
-        ensure(fits, || lack("workgroups of a dispatch", format!("{counts:?}"), format!("{max:?}")))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ash::vk::{self, Pipeline, PipelineCache, PipelineLayout};
+use ash::vk::{self, Pipeline, PipelineCache, PipelineLayout, PipelineShaderStageCreateFlags as StageFlags};
 use jvc_files::{CacheDir, CacheFile};
 
 use crate::error::{ensure, vulkan};
@@ -98,15 +98,13 @@ fn pipeline(device: &Device, desc: &KernelDesc<'_>, layout: PipelineLayout, cach
     let module = unsafe { device.raw.create_shader_module(&info, None) }.map_err(vulkan("vkCreateShaderModule"))?;
     let mut size =
         vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default().required_subgroup_size(desc.subgroup);
-    let stage = vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE);
-    let mut stage = stage.module(module).name(c"main");
     // Without size control there is one size only, which the requirements have checked.
-    if desc.subgroup != 0 && device.info.features.subgroup_size_control {
-        stage = stage.push_next(&mut size);
-        if device.info.features.full_subgroups {
-            stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
-        }
-    }
+    let is_sized = desc.subgroup != 0 && device.info.features.subgroup_size_control;
+    let is_full = is_sized && device.info.features.full_subgroups;
+    let full = if is_full { StageFlags::REQUIRE_FULL_SUBGROUPS } else { StageFlags::empty() };
+    let stage = vk::PipelineShaderStageCreateInfo::default().stage(vk::ShaderStageFlags::COMPUTE).flags(full);
+    let stage = stage.module(module).name(c"main");
+    let stage = if is_sized { stage.push_next(&mut size) } else { stage };
     let info = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
     // SAFETY: module, layout and cache are ours; the driver synchronises the cache. The module may go once it is done.
     let result = unsafe {

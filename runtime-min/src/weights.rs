@@ -62,10 +62,8 @@ pub(crate) fn load(device: &Arc<Device>, desc: &WeightsDesc<'_>, source: WeightS
             Payload::Bytes(header.payload_of(&map)?)
         }
     };
-    let allocate = |kind| {
-        let chunks = desc.chunk_bytes.iter().map(|bytes| Buffer::new(device, *bytes, kind, "a weight chunk"));
-        chunks.collect::<Result<Vec<_>>>()
-    };
+    let chunk = |kind| move |bytes: &u64| Buffer::new(device, *bytes, kind, "a weight chunk");
+    let allocate = |kind| desc.chunk_bytes.iter().map(chunk(kind)).collect::<Result<Vec<_>>>();
     let mut stream = Stream { payload, n_read: 0, hashes: Vec::new() };
     let mapped = fits_mapped(device, header.payload_bytes).then(|| allocate(MemoryKind::DeviceMapped).ok()).flatten();
     let is_mapped = mapped.is_some();
@@ -114,9 +112,7 @@ impl Stream<'_> {
         in_parallel(segments, MAX_THREADS, |(idx, (target, hash))| {
             let offset = idx * SEGMENT_BYTES;
             match payload {
-                Payload::Bytes(bytes) => {
-                    *hash = copy_segment(&bytes[first + offset..][..target.len()], target);
-                }
+                Payload::Bytes(bytes) => *hash = copy_segment(&bytes[first + offset..][..target.len()], target),
                 Payload::Produce(produce) => produce(chunk, start + offset as u64, target),
             }
             Ok(())
