@@ -16,32 +16,47 @@ pub const GENERATED: Generated = Generated {
            --out models/deepfilternet/generated/deepfilternet3_stream",
 };
 
-/// Device memory of the program.
-pub fn needs() -> Needs {
-    let session = Deepfilternet3StreamSession::SLOT_BYTES + Deepfilternet3StreamSession::STATE_BYTES;
-    Needs { weights: Deepfilternet3Stream::WEIGHT_BYTES, sessions: vec![("stream", 1, session)] }
+/// Device memory of the program for so many channels at once.
+pub fn needs(channels: usize) -> Needs {
+    let channel = Deepfilternet3StreamSession::SLOT_BYTES + Deepfilternet3StreamSession::STATE_BYTES;
+    Needs { weights: Deepfilternet3Stream::WEIGHT_BYTES, sessions: vec![("channels", channels, channel)] }
 }
 
-/// The compiled network on a device, with the states of one channel.
+/// The compiled network on a device; its channels share the weights, and run at the same time where they are on threads of their own.
+pub struct Network {
+    program: Deepfilternet3Stream,
+    options: SessionOptions,
+}
+
+impl Network {
+    /// Loads the weights onto a device, which may be an application's own ([`Gpu::borrow`]).
+    ///
+    /// # Errors
+    /// A device that lacks something, or a weight file that is not this program's.
+    pub fn load(gpu: &Gpu, weights: &Weights, cache: &CacheDir) -> Result<Self, WeightsError> {
+        let program = Deepfilternet3Stream::load_with(gpu, weights.source(), cache);
+        let timestamps = if gpu.info().timestamp_period_ns > 0.0 { Timestamps::Ends } else { Timestamps::None };
+        let options = SessionOptions { timestamps, ..SessionOptions::default() };
+        Ok(Self { program: program.map_err(|error| GENERATED.explain(weights, error))?, options })
+    }
+
+    /// Records the steps for one channel of audio, with states of its own.
+    ///
+    /// # Errors
+    /// Not enough device memory.
+    pub fn channel(&self) -> Result<Engine, Error> {
+        let session = self.program.deepfilternet3_stream_session_with(&self.options)?;
+        Ok(Engine { session, outputs: Deepfilternet3StreamOutputs::default() })
+    }
+}
+
+/// A channel of audio on the device.
 pub struct Engine {
     session: Deepfilternet3StreamSession,
     outputs: Deepfilternet3StreamOutputs,
 }
 
 impl Engine {
-    /// Loads the weights onto a device and records the steps.
-    ///
-    /// # Errors
-    /// A device that lacks something, or a weight file that is not this program's.
-    pub fn load(gpu: &Gpu, weights: &Weights, cache: &CacheDir) -> Result<Self, WeightsError> {
-        let explain = |error| GENERATED.explain(weights, error);
-        let program = Deepfilternet3Stream::load_with(gpu, weights.source(), cache).map_err(explain)?;
-        let timestamps = if gpu.info().timestamp_period_ns > 0.0 { Timestamps::Ends } else { Timestamps::None };
-        let options = SessionOptions { timestamps, ..SessionOptions::default() };
-        let session = program.deepfilternet3_stream_session_with(&options).map_err(explain)?;
-        Ok(Self { session, outputs: Deepfilternet3StreamOutputs::default() })
-    }
-
     /// Milliseconds of the latest step on the device's own clock, where it has one.
     pub fn device_ms(&mut self) -> Option<f64> {
         Some(self.session.session().step_ns(0).ok()?.iter().sum::<f64>() / 1e6)

@@ -1,14 +1,13 @@
 //! `deepfilternet IN.wav -o OUT.wav`: reads, resamples, denoises channel by channel, writes, and tells how it went.
 
 mod args;
-mod engine;
 
 use args::{Args, Command};
 use clap::Parser;
 use deepfilternet::audio::{Audio, Format};
 use deepfilternet::stream::{Controls, HOP, RATE, Settings, StepEngine, Stream, denoise_reporting, steps_of};
 use deepfilternet::{noise, resample::resample, si_sdr::si_sdr, spectrogram};
-use engine::Engine;
+use deepfilternet_runner::engine::{self, Network};
 use jvc_runner::Common;
 use jvc_runner::bench::{BenchArgs, Report, Samples};
 use jvc_runner::cold_start::ColdStart;
@@ -54,14 +53,14 @@ fn run(args: &Args, clock: &mut ColdStart) -> Result<ExitCode, Box<dyn Error>> {
     let gpu = args.common.open()?;
     clock.mark("device");
     say("device", &gpu.info().name);
-    say("needs", &engine::needs().to_string());
+    say("needs", &engine::needs(work.noisy.len()).to_string());
     let started = Instant::now();
     let weights = engine::GENERATED.find_weights(args.common.weights.as_deref())?;
-    let mut engine = Engine::load(&gpu, &weights, &args.common.cache)?;
+    let network = Network::load(&gpu, &weights, &args.common.cache)?;
     clock.mark("load");
     say("load", &format!("{:.2} s", started.elapsed().as_secs_f64()));
 
-    let enhanced = denoise_all(&mut engine, &work.noisy, args, clock)?;
+    let enhanced = denoise_all(&network, &work.noisy, args, clock)?;
     write(&enhanced, &input, output, "enhanced")?;
     if let Some(path) = &args.spectrogram {
         spectrogram::draw(&mono(&work.noisy), &mono(&enhanced), path)?;
@@ -101,46 +100,51 @@ fn at_network_rate(audio: &Audio) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
     Ok(audio.channels.iter().map(|c| resample(c, audio.rate, RATE)).collect::<Result<_, _>>()?)
 }
 
+/// All channels at the same time.
 fn denoise_all(
-    engine: &mut Engine,
+    network: &Network,
     noisy: &[Vec<f32>],
     args: &Args,
     clock: &mut ColdStart,
 ) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
     let steps: usize = noisy.iter().map(|channel| steps_of(channel.len())).sum();
     let progress = args.common.progress(steps as u64, "hops");
-    let (mut hops, mut latest) = (Vec::with_capacity(steps), Instant::now());
-    let mut enhanced = Vec::with_capacity(noisy.len());
-    for channel in noisy {
-        enhanced.push(denoise_reporting(engine, channel, args.strength.into(), |_| {
-            if hops.is_empty() {
-                clock.mark("first hop");
-            }
+    let denoise_one = |channel: &Vec<f32>| {
+        let (mut hops, mut latest) = (Vec::with_capacity(steps), Instant::now());
+        let enhanced = denoise_reporting(&mut network.channel()?, channel, args.strength.into(), |_| {
             hops.push(latest.elapsed());
             latest = Instant::now();
             progress.advance(1);
-        })?);
-    }
+        })?;
+        Ok::<_, jvc_runner::jvc_runtime::Error>((enhanced, hops))
+    };
+    let started = Instant::now();
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = noisy.iter().map(|channel| scope.spawn(|| denoise_one(channel))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a channel returns its errors")).collect()
+    });
+    let seconds = started.elapsed().as_secs_f64();
     drop(progress);
-    say("run", &speed(hops));
+    let (enhanced, hops): (_, Vec<_>) = done.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    clock.mark("result");
+    say("run", &format!("{seconds:.2} s; {}", speed(hops.concat())));
     Ok(enhanced)
 }
 
 /// What hops took, beside the 10 ms that each of them lasts.
 fn speed(hops: Vec<Duration>) -> String {
-    let (n, seconds) = (hops.len(), hops.iter().sum::<Duration>().as_secs_f64());
-    let real_time = (n * HOP) as f64 / f64::from(RATE) / seconds;
+    let (n, first) = (hops.len(), hops.first().map_or(0.0, |hop| hop.as_secs_f64() * 1e3));
     let hop = Samples::new(hops);
-    let (median, p90, most) = (hop.median_ms(), hop.quantile_ms(0.9), hop.quantile_ms(1.0));
+    let [median, p90, p99] = [0.5, 0.9, 0.99].map(|share| hop.quantile_ms(share));
+    let real_time = HOP as f64 / f64::from(RATE) * 1e3 / median;
     format!(
-        "{seconds:.2} s for {n} hops of 10 ms, {real_time:.2} × real time; a hop takes {median:.2} ms (p90 {p90:.2}, at most \
-         {most:.2})"
+        "{n} hops of 10 ms, {median:.2} ms each ({real_time:.1} × real time; p90 {p90:.2}, p99 {p99:.2}, the first {first:.1})"
     )
 }
 
 /// The `stream` subcommand.
 fn stream(common: &Common, settings: Settings) -> Result<ExitCode, Box<dyn Error>> {
-    let mut engine = load(common)?;
+    let mut engine = load(common)?.channel()?;
     let mut stream = Stream::begin(&mut engine, settings);
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     let (mut bytes, mut hops) = ([0; 2 * HOP], Vec::new());
@@ -169,9 +173,9 @@ fn stream(common: &Common, settings: Settings) -> Result<ExitCode, Box<dyn Error
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(common: &Common) -> Result<Engine, Box<dyn Error>> {
+fn load(common: &Common) -> Result<Network, Box<dyn Error>> {
     let weights = engine::GENERATED.find_weights(common.weights.as_deref())?;
-    Ok(Engine::load(&common.open()?, &weights, &common.cache)?)
+    Ok(Network::load(&common.open()?, &weights, &common.cache)?)
 }
 
 /// The `bench` subcommand.
@@ -179,10 +183,10 @@ fn measure(common: &Common, args: &BenchArgs) -> Result<ExitCode, Box<dyn Error>
     let gpu = common.open()?;
     let started = Instant::now();
     let weights = engine::GENERATED.find_weights(common.weights.as_deref())?;
-    let mut engine = Engine::load(&gpu, &weights, &common.cache)?;
+    let mut engine = Network::load(&gpu, &weights, &common.cache)?.channel()?;
     let mut report = Report::default();
     report.fact("device", &gpu.info().name);
-    report.fact("memory", engine::needs());
+    report.fact("memory", engine::needs(1));
     report.fact("load_ms", format!("{:.0}", started.elapsed().as_secs_f64() * 1e3));
     let hop = std::array::from_fn(|i| (i as f32 * 0.1).sin() * 0.1);
     let (controls, mut on_device) = (Controls { keep: 1.0, limit: 0.0, beta: 0.0 }, Vec::new());

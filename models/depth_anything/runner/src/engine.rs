@@ -54,7 +54,8 @@ pub enum EngineError {
 }
 
 impl Engine {
-    /// Loads the weights onto a device and records the steps for [`IN_FLIGHT`] pictures.
+    /// Loads the weights onto a device, which may be an application's own ([`Gpu::borrow`]), and records the steps for
+    /// [`IN_FLIGHT`] pictures.
     ///
     /// # Errors
     /// A device that lacks something, or a weight file that is not this program's.

@@ -1,13 +1,12 @@
 //! `depth_anything PICTURE -o DEPTH.png`: reads, estimates, writes, and tells how it went.
 
 mod args;
-mod engine;
 
 use args::{Args, Command};
 use clap::Parser;
 use depth_anything::size::Sizing;
 use depth_anything::{Estimator, Network, Picture, Style, picture, resize};
-use engine::Engine;
+use depth_anything_runner::engine::{self, Engine};
 use jvc_runner::Common;
 use jvc_runner::bench::{BenchArgs, Report, Samples};
 use jvc_runner::cold_start::ColdStart;
