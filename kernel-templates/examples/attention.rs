@@ -71,6 +71,7 @@ fn fill(elem: DType, n: u32, seed: i32) -> KernelSpec {
         stores: vec![Store { operand: 0, index, value, guard: None }],
         per_thread: 1,
         wg: 256,
+        turned: None,
     })
 }
 

@@ -106,7 +106,15 @@ mod tests {
         let (index, value) = build(&mut exprs);
         let stores = vec![Store { operand: 1, index, value, guard: None }];
         let domain = vec![Extent::Const(4)];
-        KernelSpec::Map(MapSpec { interface: Interface::default(), exprs, domain, stores, per_thread: 1, wg: 32 })
+        KernelSpec::Map(MapSpec {
+            interface: Interface::default(),
+            exprs,
+            domain,
+            stores,
+            per_thread: 1,
+            wg: 32,
+            turned: None,
+        })
     }
 
     #[test]

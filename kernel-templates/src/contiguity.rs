@@ -53,6 +53,11 @@ pub(crate) fn is_consecutive_index(exprs: &Exprs, index: ExprId, axis: u8) -> bo
     !gathers && steps(exprs, &[index], axis) == Steps::ByOne
 }
 
+/// True when an index does not move with `axis`, seen at a few places.
+pub(crate) fn is_constant_index(exprs: &Exprs, index: ExprId, axis: u8) -> bool {
+    steps(exprs, &[index], axis) == Steps::None
+}
+
 /// True when the loads that `root` makes by plain index arithmetic go up by one element with `axis`, seen at a few places.
 pub(crate) fn is_consecutive(exprs: &Exprs, root: ExprId, axis: u8) -> bool {
     let mut found = false;

@@ -9,6 +9,7 @@ use crate::spec::{Extent, Interface, Store};
 use crate::wide_load::{self, FOUR, GROUP, WideLoad};
 
 /// How groups along an axis are loaded.
+#[derive(Clone)]
 pub(crate) struct Groups {
     /// Elements of a group.
     pub(crate) size: u32,

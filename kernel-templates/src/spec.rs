@@ -127,6 +127,19 @@ pub struct MapSpec {
     pub per_thread: u32,
     /// Invocations of a workgroup.
     pub wg: u32,
+    /// Loads along another axis than the last pass through shared memory.
+    pub turned: Option<Turned>,
+}
+
+/// Tiles of a map, of `side` by `side` positions along an axis and the last one, both of literal size: an invocation has `per_thread` of the
+/// positions, and `wg · per_thread` are all. Loads that follow one another along the axis, but not along the last, are made by neighbours along
+/// the axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Turned {
+    /// Not the last one.
+    pub axis: u8,
+    /// Divides `wg`.
+    pub side: u32,
 }
 
 /// One reduction over the inner axes.

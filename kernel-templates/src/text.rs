@@ -293,6 +293,10 @@ fn filled(f: &Fill) -> String {
 fn map(s: &MapSpec) -> String {
     let line = Line::new("map", &s.exprs).word(extents(&s.domain));
     let line = line.word(format_args!("x{}", s.per_thread)).word(format_args!("wg{}", s.wg));
+    let line = match s.turned {
+        Some(t) => line.word(format_args!("tiles{}:{}", t.axis, t.side)),
+        None => line,
+    };
     line.stores("", &s.stores).finish(&s.interface)
 }
 
@@ -467,6 +471,7 @@ mod tests {
             stores: vec![Store { operand: 1, index, value, guard: None }],
             per_thread: 4,
             wg,
+            turned: None,
         })
     }
 

@@ -43,6 +43,7 @@ fn map(
         stores: vec![Store { operand: 1, index, value, guard: None }],
         per_thread: 1,
         wg: 64,
+        turned: None,
     }
 }
 

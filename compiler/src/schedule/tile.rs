@@ -15,7 +15,7 @@ use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
-use jvc_kernels::spec::{Coop, Fill, KernelSpec, MapSpec, MatmulSpec, Spread, Staging};
+use jvc_kernels::spec::{Coop, Fill, KernelSpec, MapSpec, MatmulSpec, Spread, Staging, Turned};
 use jvc_kernels::templates::matmul::coop_fits;
 use jvc_kernels::templates::{map, scan, sort};
 
@@ -143,6 +143,17 @@ pub fn map_group(device: &DeviceProfile, elems: f64, spec: &MapSpec) -> Option<u
     let enough = elems >= f64::from(device.rates.n_units) * 512.0 * f64::from(size);
     (enough && spec.exprs.reachable(&roots).len() <= MOST_GROUPED_NODES).then_some(size)
 }
+
+/// Tiles, and the workgroup, of a map that reads along another axis than it writes: where threads are enough.
+pub fn map_turned(device: &DeviceProfile, elems: f64, spec: &MapSpec) -> Option<(Turned, u32)> {
+    let few = device.rates.cpu || elems < f64::from(device.rates.n_units) * 1024.0;
+    let wg = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
+    let axis = map::turned_axis(spec).filter(|_| !few && wg.is_multiple_of(TURNED_SIDE))?;
+    Some((Turned { axis, side: TURNED_SIDE }, wg))
+}
+
+/// Side of a tile: neighbours read and write lines of 128 bytes of f32.
+const TURNED_SIDE: u32 = 32;
 
 /// Nodes of an expression that is laid out for every element of a group.
 const MOST_GROUPED_NODES: usize = 64;

@@ -9,7 +9,12 @@
 //!
 //! Traffic: each load and store once. Where the last axis is a multiple of `per_thread`, an invocation's elements share all
 //! coordinates but the last, and whatever depends on those only is computed once. Groups of four or eight are loaded and stored by blocks of 16 bytes
-//! where everything that moves along the last axis comes and goes in such blocks.
+//! where everything that moves along the last axis comes and goes in such blocks. What lies along another axis passes through shared memory
+//! (`turned.rs`).
+
+mod turned;
+
+pub use turned::turned_axis;
 
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::emit_expr::{Emit, Kept};
@@ -30,6 +35,10 @@ const MAX_PER_THREAD: u32 = 16;
 /// The first limit that it exceeds.
 pub fn constraints(spec: &MapSpec, limits: &Limits) -> Result<(), Reject> {
     common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
+    let need = spec.turned.map_or(0, |t| turned::shared_bytes(spec, t));
+    if need > limits.shared_bytes {
+        return Err(Reject::Shared { need, limit: limits.shared_bytes });
+    }
     index_space(&spec.domain)
 }
 
@@ -39,6 +48,9 @@ pub fn constraints(spec: &MapSpec, limits: &Limits) -> Result<(), Reject> {
 /// When the spec contradicts itself.
 pub fn build(spec: &MapSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
+    if let Some(t) = spec.turned {
+        return Ok(turned::kernel_of(spec, target, t));
+    }
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &spec.domain, target, spec.wg);
     cx.load_symbols(&spec.domain);
     let index = cx.global_index(spec.wg);
@@ -53,6 +65,9 @@ pub fn build(spec: &MapSpec, target: Target) -> Result<Kernel, BuildError> {
 fn check(spec: &MapSpec) -> Result<(), BuildError> {
     if spec.wg == 0 || spec.per_thread == 0 || spec.per_thread > MAX_PER_THREAD {
         return Err(shape(format!("map: wg={} per_thread={} (1 to {MAX_PER_THREAD})", spec.wg, spec.per_thread)));
+    }
+    if let Some(t) = spec.turned {
+        turned::check(spec, t)?;
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
     check.interface(&spec.domain)?;

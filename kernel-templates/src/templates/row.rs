@@ -11,7 +11,8 @@
 //! Traffic: inputs once per pass. With `threads_per_row` 1 an invocation walks its row alone, without shared memory: right for CPU drivers
 //! and for many short rows. With more, lanes take every `threads_per_row`-th position and meet in a tree of fixed shape, so
 //! results do not depend on timing. Rows of few elements a lane are *held*: a lane's elements are loaded once, by blocks of 16 bytes where that is
-//! proven to be right, and what one stage computes of them (an exponential, a difference) the next one has.
+//! proven to be right, and what one stage computes of them (an exponential, a difference) the next one has. Longer rows of known length are
+//! walked in blocks of [`BLOCK_HELD`] elements a lane, each loaded as a whole before the first of it is used.
 
 use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
@@ -148,12 +149,19 @@ enum Walk {
         arrays: Vec<(St, Shared)>,
         /// The lane's elements, where they are held.
         held: Option<Held>,
+        /// Else, elements of a lane in a block of the row, and how they come in groups.
+        blocks: Option<Pieces>,
     },
 }
+
+/// Elements of a lane that are looked at together, and how they come in groups.
+type Pieces = (u32, Option<Groups>);
 
 /// Most elements of a lane that are held, and most nodes of expressions over all of them.
 const MOST_HELD: u32 = 32;
 const MOST_HELD_NODES: usize = 768;
+/// Elements of a lane in a block of a longer row.
+const BLOCK_HELD: u32 = 16;
 
 /// A lane's elements: what is known of each, where it stands in the row, and whether it is there (no word where it surely is).
 struct Held {
@@ -162,8 +170,23 @@ struct Held {
     groups: Option<(Groups, Vec<(Kept, Id)>)>,
 }
 
-/// Elements per lane of a row that is held, and how they come in groups.
-fn hold(spec: &RowSpec) -> Option<(u32, Option<Groups>)> {
+/// Elements per lane of a row that is held, or else of a block of it.
+fn hold(spec: &RowSpec) -> (Option<Pieces>, Option<Pieces>) {
+    let Some((total, groups, nodes)) = pieces(spec) else { return (None, None) };
+    let size = groups.as_ref().map_or(1, |g| g.size);
+    let count = total.div_ceil(spec.threads_per_row * size) * size;
+    let fits = |count: u32| nodes * count as usize <= MOST_HELD_NODES;
+    if count <= MOST_HELD && fits(count) {
+        (Some((count, groups)), None)
+    } else if fits(BLOCK_HELD) && size <= BLOCK_HELD && count > BLOCK_HELD {
+        (None, Some((BLOCK_HELD, groups)))
+    } else {
+        (None, None)
+    }
+}
+
+/// Elements of a row of known length, how they come in groups, and nodes of expressions at each.
+fn pieces(spec: &RowSpec) -> Option<(u32, Option<Groups>, usize)> {
     let total: u32 =
         spec.inner.iter().map(|e| if let Extent::Const(n) = e { Some(*n) } else { None }).product::<Option<u32>>()?;
     let roots = all_roots(spec);
@@ -173,10 +196,7 @@ fn hold(spec: &RowSpec) -> Option<(u32, Option<Groups>)> {
         spec.stages.iter().map(|s| s.value).chain(spec.element_stores.iter().map(|s| s.value)).collect();
     let groups = Groups::of((&spec.exprs, &spec.interface, &extents), &values, &spec.element_stores, axis);
     let groups = groups.filter(|g| total / g.size * 2 >= spec.threads_per_row);
-    let size = groups.as_ref().map_or(1, |g| g.size);
-    let count = total.div_ceil(spec.threads_per_row * size) * size;
-    let nodes = spec.exprs.reachable(&roots).len() * count as usize;
-    (count <= MOST_HELD && nodes <= MOST_HELD_NODES).then_some((count, groups))
+    Some((total, groups, spec.exprs.reachable(&roots).len()))
 }
 
 /// All that is evaluated at a position.
@@ -215,8 +235,9 @@ impl Walk {
         let row = cx.asm.select(valid, row, last);
         bind_all(cx, 0, row, &spec.outer);
         let total = cx.product(&spec.inner);
-        let held = hold(spec).map(|(count, groups)| Held::load(cx, spec, (lane, total), count, groups));
-        Walk::Shared { lane, first_slot, threads, valid, total, arrays, held }
+        let (held, blocks) = hold(spec);
+        let held = held.map(|pieces| Held::load(cx, spec, None, (lane, total), pieces));
+        Walk::Shared { lane, first_slot, threads, valid, total, arrays, held, blocks }
     }
 
     /// Visits the positions of this invocation: `body(position, carried)` with the inner axes bound.
@@ -237,21 +258,44 @@ impl Walk {
             Walk::Shared { held: Some(held), .. } => held.visit(cx, initial, body),
             Walk::Shared { lane, threads, total, .. } => {
                 cx.hoist(roots, spec.inner.iter().all(|e| matches!(e, Extent::Const(n) if *n > 0)));
-                let step = cx.asm.u32(*threads);
-                cx.loop_step((*lane, *total, step), initial, |cx, position, carried| {
-                    bind_all(cx, first, position, &spec.inner);
-                    body(cx, position, carried)
+                // As many turns for all lanes: SwiftShader forgets what a lane has that leaves a loop before its neighbours.
+                let (zero, step) = (cx.asm.u32(0), cx.asm.u32(*threads));
+                cx.loop_step((zero, *total, step), initial, |cx, start, carried| {
+                    let position = cx.asm.iadd(start, *lane);
+                    let inside = cx.asm.ult(position, *total);
+                    cx.if_then(inside, carried, |cx| {
+                        bind_all(cx, first, position, &spec.inner);
+                        body(cx, position, carried)
+                    })
                 })
             }
         }
+    }
+
+    /// `visit(elements, carried)` for each block of the row, where it is walked in blocks.
+    fn in_blocks(
+        &self,
+        cx: &mut Emit<'_>,
+        spec: &RowSpec,
+        initial: &[Id],
+        visit: &mut dyn FnMut(&mut Emit<'_>, Held, &[Id]) -> Vec<Id>,
+    ) -> Option<Vec<Id>> {
+        let Walk::Shared { lane, total, threads, blocks: Some(pieces), .. } = self else { return None };
+        let (zero, step) = (cx.asm.u32(0), cx.asm.u32(threads * pieces.0));
+        Some(cx.loop_step((zero, *total, step), initial, |cx, start, carried| {
+            let held = Held::load(cx, spec, Some(start), (*lane, *total), pieces.clone());
+            visit(cx, held, carried)
+        }))
     }
 
     /// Runs the stages of a group in one pass, and binds their results.
     fn pass(&mut self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
         let stages = &spec.stages[group.clone()];
         let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
+        let own = |s: &Stage| Accumulator::new(s.combine, spec.exprs.ty(s.value));
+        let short = matches!(self, Walk::Shared { held: Some(_), .. });
         let accumulators: Vec<Accumulator> =
-            stages.iter().map(|s| Accumulator::new(s.combine, spec.exprs.ty(s.value))).collect();
+            stages.iter().map(|s| if short { own(s).of_few() } else { own(s) }).collect();
         let start = match self {
             Walk::Alone => cx.asm.u32(0),
             Walk::Shared { lane, .. } => *lane,
@@ -260,8 +304,20 @@ impl Walk {
         for acc in &accumulators {
             initial.extend(acc.start(&mut cx.asm, start));
         }
-        let partial = self.positions(cx, spec, &roots, &initial, &mut |cx, position, carried| {
-            step_all(cx, stages, &accumulators, position, carried)
+        let of_block: Vec<Accumulator> = stages.iter().map(|s| own(s).of_few()).collect();
+        let mut of_blocks: Vec<Id> = vec![];
+        for acc in &of_block {
+            of_blocks.extend(acc.start(&mut cx.asm, start));
+        }
+        let walked = self.in_blocks(cx, spec, &initial, &mut |cx, mut held, carried| {
+            let partial =
+                held.visit(cx, &of_blocks, &mut |cx, at, carried| step_all(cx, stages, &of_block, at, carried));
+            add_all(cx, &accumulators, carried, &of_block, &partial)
+        });
+        let partial = walked.unwrap_or_else(|| {
+            self.positions(cx, spec, &roots, &initial, &mut |cx, position, carried| {
+                step_all(cx, stages, &accumulators, position, carried)
+            })
         });
         let mut rest = partial.as_slice();
         for (i, acc) in group.zip(&accumulators) {
@@ -331,6 +387,13 @@ impl Walk {
             cx.if_then(valid, &[], |cx| held.store(cx, spec));
             return;
         }
+        if let Walk::Shared { valid, blocks: Some(_), .. } = self {
+            cx.if_then(*valid, &[], |cx| {
+                self.in_blocks(cx, spec, &[], &mut |cx, mut held, _| held.store(cx, spec));
+                vec![]
+            });
+            return;
+        }
         let mut roots: Vec<ExprId> = vec![];
         for s in &spec.element_stores {
             roots.extend([s.index, s.value]);
@@ -354,8 +417,15 @@ impl Walk {
 const MEETING: u32 = 8;
 
 impl Held {
-    /// Loads a lane's `count` elements. Those beyond the row repeat its last ones, and do not count.
-    fn load(cx: &mut Emit<'_>, spec: &RowSpec, (lane, total): (Id, Id), count: u32, groups: Option<Groups>) -> Held {
+    /// Loads a lane's elements, from position `start` on where the row is walked in blocks. Those beyond the row repeat its last ones, and do
+    /// not count.
+    fn load(
+        cx: &mut Emit<'_>,
+        spec: &RowSpec,
+        start: Option<Id>,
+        (lane, total): (Id, Id),
+        (count, groups): Pieces,
+    ) -> Held {
         let threads = spec.threads_per_row;
         let size = groups.as_ref().map_or(1, |g| g.size);
         let n: u32 = spec.inner.iter().map(|e| if let Extent::Const(n) = e { *n } else { 1 }).product();
@@ -366,7 +436,11 @@ impl Held {
             let offset = cx.asm.u32(turn * threads);
             let at = cx.asm.iadd(lane, offset);
             let at = cx.asm.imul(at, size_id);
-            let covered = (turn + 1) * threads * size <= n;
+            let at = start.map_or(at, |start| cx.asm.iadd(start, at));
+            let covered = match start {
+                None => (turn + 1) * threads * size <= n,
+                Some(_) => n.is_multiple_of(threads * count),
+            };
             let inside = (!covered).then(|| cx.asm.ult(at, total));
             let at = inside.map_or(at, |inside| cx.asm.select(inside, at, last));
             let coordinates = cx.coordinates(at, &spec.inner);
@@ -441,6 +515,25 @@ fn step_all(
         rest = after;
         let value = cx.eval(stage.value);
         next.extend(acc.step(&mut cx.asm, state, value, position));
+    }
+    next
+}
+
+/// What a block gives, added to what came before it.
+fn add_all(
+    cx: &mut Emit<'_>,
+    accumulators: &[Accumulator],
+    carried: &[Id],
+    of_block: &[Accumulator],
+    partial: &[Id],
+) -> Vec<Id> {
+    let (mut next, mut before, mut new) = (vec![], carried, partial);
+    for (acc, own) in accumulators.iter().zip(of_block) {
+        let (state, rest) = before.split_at(acc.width());
+        let (block, more) = new.split_at(own.width());
+        (before, new) = (rest, more);
+        let block = own.settle(&mut cx.asm, block);
+        next.extend(acc.add(&mut cx.asm, state, &block));
     }
     next
 }

@@ -63,6 +63,7 @@ fn rows_are_gathered_by_loaded_numbers() {
                 stores: vec![Store { operand: 2, index, value, guard: None }],
                 per_thread: 1,
                 wg: 32,
+                turned: None,
             });
             check(&gpu, &format!("gather {dtype} by {id_type} {count:?} {width:?}"), &spec, &memory, EXACT);
         }

@@ -102,6 +102,7 @@ fn results(gpu: &jvc_runtime::Gpu, dtype: DType, op: Op, x: &[f64], y: &[f64]) -
         stores: vec![Store { operand: 2, index, value, guard: None }],
         per_thread: 1,
         wg: 64,
+        turned: None,
     });
     constraints(&spec, &limits(gpu)).ok()?;
     let kernel = build(&spec, InterfaceForm::Addresses).expect("the spec is sound");

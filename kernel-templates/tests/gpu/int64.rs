@@ -83,6 +83,7 @@ fn elementwise(
         stores,
         per_thread: 1,
         wg: 64,
+        turned: None,
     });
     let mut buffers = inputs.to_vec();
     buffers.push(HostBuffer::zeros(out, Storage::Native, n * results.len()));

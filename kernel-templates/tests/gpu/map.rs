@@ -6,7 +6,8 @@ use jvc_kernels::dtype::{DType, Storage};
 use jvc_kernels::eval::Value;
 use jvc_kernels::expr::{Binary, Expr, Exprs, Unary};
 use jvc_kernels::host::{HostBuffer, Memory};
-use jvc_kernels::spec::{Access, Extent, KernelSpec, MapSpec, Store};
+use jvc_kernels::spec::{Access, Extent, KernelSpec, MapSpec, Store, Turned};
+use jvc_kernels::templates::map::turned_axis;
 
 #[test]
 fn every_type_converts_to_every_other_as_the_reference_does() {
@@ -77,6 +78,7 @@ fn convert(gpu: &jvc_runtime::Gpu, from: DType, to: DType, storage: Storage) -> 
         stores: vec![store(1, cast), store(2, rounded)],
         per_thread: 1,
         wg: 64,
+        turned: None,
     });
     check(gpu, &format!("{from} to {to} {storage:?}"), &spec, &memory, EXACT)
 }
@@ -138,6 +140,7 @@ fn groups_come_and_go_by_blocks() {
             stores: vec![Store { operand: 3, index, value, guard: None }],
             per_thread: 1,
             wg: 32,
+            turned: None,
         };
         spec.per_thread = jvc_kernels::templates::map::group_size(&spec).expect("everything comes by blocks");
         let memory = Memory { operands: buffers, symbols: vec![] };
@@ -174,6 +177,7 @@ fn shaped(gpu: &jvc_runtime::Gpu, domain: &[Extent], per_thread: u32, wg: u32, s
         stores: vec![Store { operand: 1, index: target, value, guard: Some(guard) }],
         per_thread,
         wg,
+        turned: None,
     });
     assert!(check(gpu, &format!("{domain:?} by {per_thread}, wg {wg}"), &spec, &memory, EXACT), "f32 is everywhere");
 }
@@ -222,8 +226,15 @@ fn integer_arithmetic_wraps_divides_and_shifts_as_the_reference_does() {
         }
         let output = HostBuffer::zeros(dtype, Storage::Native, values.len() * stores.len());
         let memory = Memory { operands: vec![input, output], symbols: vec![] };
-        let spec =
-            MapSpec { interface: interface(operands, false), exprs: e, domain: vec![n], stores, per_thread: 1, wg: 64 };
+        let spec = MapSpec {
+            interface: interface(operands, false),
+            exprs: e,
+            domain: vec![n],
+            stores,
+            per_thread: 1,
+            wg: 64,
+            turned: None,
+        };
         check(&gpu, &format!("integers {dtype}"), &KernelSpec::Map(spec), &memory, EXACT);
     }
 }
@@ -248,6 +259,7 @@ fn quotients_of_coordinates_by_any_constant_are_exact() {
             domain: vec![Extent::Const(n)],
             per_thread: 1,
             wg: 64,
+            turned: None,
         });
         let output = HostBuffer::zeros(DType::I32, Storage::Native, n as usize);
         let memory = Memory { operands: vec![output.clone(), output], symbols: vec![] };
@@ -286,7 +298,45 @@ fn selections_and_comparisons_with_nan_follow_the_reference() {
         stores,
         per_thread: 1,
         wg: 32,
+        turned: None,
     });
     let none = Tolerance { relative: 0.0, absolute: 0.0 };
     assert!(check(&gpu, "nan", &spec, &Memory { operands: buffers, symbols: vec![] }, none), "f32 is everywhere");
+}
+
+/// Transposed halves and floats, whole and ragged tiles, beside what lies along the last axis, under a guard, with an axis outside.
+#[test]
+fn what_lies_along_another_axis_passes_through_tiles() {
+    let Some(gpu) = gpu("turned maps") else { return };
+    let (c, s) = (Extent::Const, Extent::Sym);
+    let sizes = [([c(1), c(32), c(64)], 32, 128), ([c(3), c(37), c(70)], 16, 64), ([s(0), c(17), c(33)], 8, 16)];
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        for (domain, side, wg) in sizes {
+            let mut e = Exprs::new();
+            let [outer, row, column] = [0, 1, 2];
+            let along = row_major(&mut e, &[(outer, domain[0]), (row, domain[1]), (column, domain[2])]);
+            let across = row_major(&mut e, &[(outer, domain[0]), (column, domain[2]), (row, domain[1])]);
+            let (x, y) = (e.load(0, dtype, vec![across]), e.load(1, dtype, vec![along]));
+            let value = e.bin(Binary::Max, x, y);
+            let (at, five) = (e.axis(column), e.i32(5));
+            let guard = e.bin(Binary::Ne, at, five);
+            let read = operand(dtype, Access::Read);
+            let operands = vec![read.clone(), read, operand(dtype, Access::Write)];
+            let symbols = if symbolic(&domain) { vec![2] } else { vec![] };
+            let mut memory = Memory { operands: vec![], symbols };
+            let n = elements(&memory, &domain);
+            memory.operands = (1..).zip(&operands).map(|(seed, o)| Random(seed).buffer(o, n)).collect();
+            let spec = MapSpec {
+                interface: interface(operands, symbolic(&domain)),
+                exprs: e,
+                domain: domain.to_vec(),
+                stores: vec![Store { operand: 2, index: along, value, guard: Some(guard) }],
+                per_thread: side * side / wg,
+                wg,
+                turned: Some(Turned { axis: 1, side }),
+            };
+            assert_eq!(turned_axis(&spec), Some(1));
+            check(&gpu, &format!("turned {dtype} {domain:?}"), &KernelSpec::Map(spec), &memory, EXACT);
+        }
+    }
 }

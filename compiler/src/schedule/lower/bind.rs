@@ -30,7 +30,7 @@ fn spec(device: &DeviceProfile, exprs: Exprs, stores: Vec<Store>) -> KernelSpec 
     let operands = vec![operand(Access::Read), operand(Access::Write)];
     let interface = Interface { operands, n_bases: 0, symbols: false };
     let (wg, per_thread) = tile::map(device, 1.0);
-    KernelSpec::Map(MapSpec { interface, exprs, domain: vec![Extent::Const(1)], stores, per_thread, wg })
+    KernelSpec::Map(MapSpec { interface, exprs, domain: vec![Extent::Const(1)], stores, per_thread, wg, turned: None })
 }
 
 /// Words that the host reads the counts from, by binding; they come last in the table, and nothing else uses them.

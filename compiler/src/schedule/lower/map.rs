@@ -13,9 +13,11 @@ fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
     let (wg, per_thread) = tile::map(cx.device, elems);
     let exprs = std::mem::take(&mut cx.ix.exprs);
     let flops = elems * exprs.len() as f64;
-    let mut spec = MapSpec { interface: cx.interface(), exprs, domain, stores, per_thread, wg };
+    let mut spec = MapSpec { interface: cx.interface(), exprs, domain, stores, per_thread, wg, turned: None };
     if let Some(size) = tile::map_group(cx.device, elems, &spec) {
         spec.per_thread = size;
+    } else if let Some((turned, wg)) = tile::map_turned(cx.device, elems, &spec) {
+        (spec.turned, spec.wg, spec.per_thread) = (Some(turned), wg, turned.side * turned.side / wg);
     }
     Lowered::new(KernelSpec::Map(spec), flops)
 }

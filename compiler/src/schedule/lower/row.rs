@@ -135,7 +135,10 @@ pub(super) fn lower_softmax(cx: &mut Ctx<'_>, node: &Node, dim: usize, log: bool
         let log_total = cx.un(Unary::Log, total);
         cx.bin(Binary::Sub, shifted, log_total)
     } else {
-        cx.bin(Binary::Div, exp, total)
+        // A division an element takes as long as the exponential.
+        let one = cx.lit(cx.ix.exprs.ty(total), 1.0);
+        let inverse = cx.bin(Binary::Div, one, total);
+        cx.bin(Binary::Mul, exp, inverse)
     };
     let stores = finish(cx, node.outputs[0], at, result, epilogue);
     row.finish(cx, vec![], stores)

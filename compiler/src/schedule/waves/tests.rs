@@ -9,7 +9,8 @@ use jvc_kernels::spec::{Interface, KernelSpec, MapSpec};
 /// A kernel that touches values, of which it writes the last.
 fn draft(values: &[(u32, Access)]) -> Draft {
     let interface = Interface { operands: vec![], n_bases: 0, symbols: false };
-    let spec = MapSpec { interface, exprs: Exprs::new(), domain: vec![], stores: vec![], per_thread: 1, wg: 1 };
+    let spec =
+        MapSpec { interface, exprs: Exprs::new(), domain: vec![], stores: vec![], per_thread: 1, wg: 1, turned: None };
     let uses = values.iter().map(|&(v, access)| Use { place: Place::Value(ValueId(v)), dtype: DType::F32, access });
     Draft {
         spec: KernelSpec::Map(spec),

@@ -103,12 +103,19 @@ impl<'s> Part<'s> {
 
     /// `body(slot, carried)` for each key of the invocation.
     fn own_keys<'e>(&self, cx: &mut Emit<'e>, initial: Id, body: impl FnOnce(&mut Emit<'e>, Id, Id) -> Id) -> Id {
+        let mine = |cx: &mut Emit<'e>, slot: Id, value: Id| {
+            let exists = cx.asm.ult(slot, self.n);
+            cx.if_then(exists, &[value], |cx| vec![body(cx, slot, value)])[0]
+        };
         if self.len <= self.spec.wg {
-            let mine = cx.asm.ult(self.local, self.n);
-            return cx.if_then(mine, &[initial], |cx| vec![body(cx, self.local, initial)])[0];
+            return mine(cx, self.local, initial);
         }
-        let wg = cx.asm.u32(self.spec.wg);
-        cx.loop_step((self.local, self.n, wg), &[initial], |cx, slot, carried| vec![body(cx, slot, carried[0])])[0]
+        // As many turns for all: SwiftShader forgets what an invocation has that leaves a loop before its neighbours.
+        let (zero, wg) = (cx.asm.u32(0), cx.asm.u32(self.spec.wg));
+        cx.loop_step((zero, self.n, wg), &[initial], |cx, first, carried| {
+            let slot = cx.asm.iadd(first, self.local);
+            vec![mine(cx, slot, carried[0])]
+        })[0]
     }
 
     /// Fills the weights `exp(score − base)`; the base, and the sum of the weights.
@@ -188,8 +195,10 @@ impl<'s> Part<'s> {
         let step = cx.asm.u32(s.slices * turns);
         let last_slice = cx.asm.u32(s.slices);
         let takes_part = cx.asm.ult(slice, last_slice);
+        let zero_keys = cx.asm.u32(0);
         cx.if_then(takes_part, &[], |cx| {
-            let totals = cx.loop_step((slice, self.n, step), &initial, |cx, first, carried| {
+            let totals = cx.loop_step((zero_keys, self.n, step), &initial, |cx, first, carried| {
+                let first = cx.asm.iadd(first, slice);
                 self.add_values(cx, (first, channel), (s, turns), carried)
             });
             let width = cx.asm.u32(spec.v_dim);
@@ -216,12 +225,12 @@ impl<'s> Part<'s> {
     ) -> Vec<Id> {
         let one = cx.asm.u32(1);
         let last = cx.asm.isub(self.n, one);
-        let loaded: Vec<(Option<Id>, Id, Vec<Id>)> = (0..turns)
+        let loaded: Vec<(Id, Id, Vec<Id>)> = (0..turns)
             .map(|turn| {
                 let by = cx.asm.u32(turn * s.slices);
                 let slot = cx.asm.iadd(first, by);
-                let inside = (turn > 0).then(|| cx.asm.ule(slot, last));
-                let slot = inside.map_or(slot, |inside| cx.asm.select(inside, slot, last));
+                let inside = cx.asm.ule(slot, last);
+                let slot = cx.asm.select(inside, slot, last);
                 let weight = cx.asm.load_shared(self.scores, slot);
                 let j = cx.asm.iadd(self.start, slot);
                 let values = cx.scope(|cx| {
@@ -235,7 +244,7 @@ impl<'s> Part<'s> {
         for (inside, weight, values) in loaded {
             for (sum, value) in sums.iter_mut().zip(values) {
                 let next = cx.asm.mul_add(weight, value, *sum);
-                *sum = inside.map_or(next, |inside| cx.asm.select(inside, next, *sum));
+                *sum = cx.asm.select(inside, next, *sum);
             }
         }
         sums
