@@ -223,12 +223,17 @@ const SHORT_SORT: u32 = 96;
 /// workgroups over the device takes them all.
 pub fn step(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
-    let resident = f64::from(device.rates.n_units) * 1024.0;
+    let units = f64::from(device.rates.n_units);
     let mut threads = 32.min(most);
-    while threads < most && row_len / f64::from(threads) > 2.0 && n_rows * f64::from(threads) * 2.0 <= resident {
+    // A block of 16 bytes each.
+    while threads < most && row_len / f64::from(threads) > 4.0 && n_rows * f64::from(threads) * 2.0 <= units * 1024.0 {
         threads *= 2;
     }
-    (most, threads)
+    let mut wg = most;
+    while wg > threads && n_rows * f64::from(threads) / f64::from(wg) < units * 0.75 {
+        wg /= 2;
+    }
+    (wg, threads)
 }
 
 /// Passes over a row at most: three stages, and the stores; the outer loops of the nest come on top.

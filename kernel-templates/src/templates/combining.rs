@@ -166,16 +166,6 @@ impl Accumulator {
         if self.has_position() { vec![value, St::U32] } else { vec![value] }
     }
 
-    /// The arrays that hold the state, out of all arrays of a kernel.
-    pub(super) fn arrays(self, all: &[(St, Shared)]) -> Vec<Shared> {
-        let types = self.memory_types();
-        let find = |k: usize| {
-            let before = types[..k].iter().filter(|t| **t == types[k]).count();
-            all.iter().filter(|(t, _)| *t == types[k]).nth(before).expect("arrays are declared for every stage").1
-        };
-        (0..types.len()).map(find).collect()
-    }
-
     /// Writes a state to shared memory.
     pub(super) fn put(self, cx: &mut Emit<'_>, arrays: &[Shared], slot: Id, state: &[Id]) {
         for (&array, &value) in arrays.iter().zip(state) {

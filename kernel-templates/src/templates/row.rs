@@ -320,23 +320,29 @@ impl Walk {
             })
         });
         let mut rest = partial.as_slice();
-        for (i, acc) in group.zip(&accumulators) {
+        let mut states = vec![];
+        for acc in &accumulators {
             let (state, after) = rest.split_at(acc.width());
             rest = after;
-            let state = acc.settle(&mut cx.asm, state);
-            let state = self.meet(cx, acc, state);
+            states.push(acc.settle(&mut cx.asm, state));
+        }
+        let states = self.meet(cx, &accumulators, states, group.end == spec.stages.len());
+        for ((i, acc), state) in group.zip(&accumulators).zip(states) {
             cx.bind_arg(i, acc.result(&state));
         }
     }
 
-    /// Combines the partial results of a row's lanes by a tree.
-    fn meet(&self, cx: &mut Emit<'_>, acc: &Accumulator, state: Vec<Id>) -> Vec<Id> {
+    /// Combines the partial results of a row's lanes by a tree, those of all stages of a pass between the same barriers. Nothing is written to
+    /// the arrays after the `last` pass.
+    fn meet(&self, cx: &mut Emit<'_>, accs: &[Accumulator], states: Vec<Vec<Id>>, last: bool) -> Vec<Vec<Id>> {
         let Walk::Shared { lane, first_slot, threads, arrays, .. } = self else {
-            return state;
+            return states;
         };
         let slot = cx.asm.iadd(*first_slot, *lane);
-        let mine = acc.arrays(arrays);
-        acc.put(cx, &mine, slot, &state);
+        let places = places(accs, arrays);
+        for ((acc, mine), state) in accs.iter().zip(&places).zip(&states) {
+            acc.put(cx, mine, slot, state);
+        }
         cx.asm.barrier();
         let mut left = *threads;
         while left > 1 {
@@ -345,21 +351,25 @@ impl Walk {
             let left_id = cx.asm.u32(left);
             let active = cx.asm.ult(*lane, left_id);
             cx.if_then(active, &[], |cx| {
-                let first = acc.get(cx, &mine, slot);
-                let merged = (1..ways).fold(first, |merged, way| {
-                    let by = cx.asm.u32(way * left);
-                    let other = cx.asm.iadd(slot, by);
-                    let other = acc.get(cx, &mine, other);
-                    acc.merge(&mut cx.asm, &merged, &other)
-                });
-                acc.put(cx, &mine, slot, &merged);
+                for (acc, mine) in accs.iter().zip(&places) {
+                    let first = acc.get(cx, mine, slot);
+                    let merged = (1..ways).fold(first, |merged, way| {
+                        let by = cx.asm.u32(way * left);
+                        let other = cx.asm.iadd(slot, by);
+                        let other = acc.get(cx, mine, other);
+                        acc.merge(&mut cx.asm, &merged, &other)
+                    });
+                    acc.put(cx, mine, slot, &merged);
+                }
                 vec![]
             });
             cx.asm.barrier();
         }
-        let result = acc.get(cx, &mine, *first_slot);
-        cx.asm.barrier();
-        result
+        let results = accs.iter().zip(&places).map(|(acc, mine)| acc.get(cx, mine, *first_slot)).collect();
+        if !last {
+            cx.asm.barrier();
+        }
+        results
     }
 
     fn row_stores(&self, cx: &mut Emit<'_>, stores: &[Store]) {
@@ -557,19 +567,31 @@ fn linear_position(cx: &mut Emit<'_>, spec: &RowSpec) -> Id {
     })
 }
 
-/// One array per type, and a second one of words for positions beside i32 values.
+/// The arrays of the passes: those of all stages of a pass are apart, passes share them.
 fn shared_arrays(cx: &mut Emit<'_>, spec: &RowSpec) -> Vec<(St, Shared)> {
     let mut arrays: Vec<(St, Shared)> = vec![];
-    for stage in &spec.stages {
-        let acc = Accumulator::new(stage.combine, spec.exprs.ty(stage.value));
-        for (k, st) in acc.memory_types().into_iter().enumerate() {
-            let wanted = acc.memory_types()[..=k].iter().filter(|t| **t == st).count();
+    for group in pass_groups(spec) {
+        let stages = &spec.stages[group];
+        let types: Vec<St> =
+            stages.iter().flat_map(|s| Accumulator::new(s.combine, spec.exprs.ty(s.value)).memory_types()).collect();
+        for (k, &st) in types.iter().enumerate() {
+            let wanted = types[..=k].iter().filter(|t| **t == st).count();
             if arrays.iter().filter(|(t, _)| *t == st).count() < wanted {
                 arrays.push((st, cx.asm.shared_array(st, spec.wg)));
             }
         }
     }
     arrays
+}
+
+/// Each stage's arrays of a pass, by type in the order of the stages.
+fn places(accs: &[Accumulator], arrays: &[(St, Shared)]) -> Vec<Vec<Shared>> {
+    let mut free = arrays.to_vec();
+    let mut take = |st: St| {
+        let at = free.iter().position(|(t, _)| *t == st).expect("arrays are declared for every stage");
+        free.remove(at).1
+    };
+    accs.iter().map(|acc| acc.memory_types().into_iter().map(&mut take).collect()).collect()
 }
 
 /// The plainest form. Float sums and products are kept in f64.

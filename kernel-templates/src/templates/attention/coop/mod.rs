@@ -33,11 +33,12 @@ use crate::asm::{Blocks, Id, Lines as MatrixLines, MatrixUse};
 use crate::check::{BuildError, shape};
 use crate::dtype::DType;
 use crate::emit_expr::{Emit, Kept};
+use crate::expr::ExprId;
 use crate::limits::{Limits, Reject};
 use crate::spec::{AttentionSpec, CoopAttention, Kernel, Left, Target};
 use crate::templates::kernel;
 use crate::wide_load::{GROUP, is_exact_in};
-use weights::{raise_bases, row_scopes, scores, weigh_values, without_missing};
+use weights::{loads_of_keys, raise_bases, row_scopes, score_loads, scores, weigh_values, without_missing};
 
 /// f32 in a block.
 pub(super) const WORDS: u32 = 4;
@@ -159,6 +160,8 @@ pub(super) struct Flash<'a> {
     queries: Vec<Id>,
     /// See [`row_scopes`].
     rows: Vec<Kept>,
+    /// What scores load of each key; with `ahead`, a block earlier than it is used.
+    score_loads: Vec<ExprId>,
     /// Variables of the output fragments, row-major.
     pub(super) outputs: Vec<Id>,
 }
@@ -223,6 +226,7 @@ pub(super) fn build(spec: &AttentionSpec, target: Target, c: &CoopAttention) -> 
         right_ty,
         queries: vec![],
         rows: vec![],
+        score_loads: if c.ahead { loads_of_keys(spec) } else { vec![] },
         outputs: vec![],
     };
     clear(&mut cx, &f);
@@ -292,20 +296,23 @@ fn key_blocks(cx: &mut Emit<'_>, f: &Flash<'_>, end: Id) -> Vec<Id> {
     let mut initial = vec![nothing; n_state];
     initial.extend(vec![zero; n_state]);
     let (start, step) = (cx.asm.u32(0), cx.asm.u32(c.block_keys));
+    let n_scores = n_state * f.along_keys() as usize * f.score_loads.len();
     let load = |cx: &mut Emit<'_>, first: Id| {
-        let mut loaded = key.load(cx, first);
+        let mut loaded = score_loads(cx, f, first);
+        loaded.extend(key.load(cx, first));
         loaded.extend(value.load(cx, first));
         loaded
     };
     let put = |cx: &mut Emit<'_>, loaded: &[Id], at: Id| {
+        let loaded = &loaded[n_scores..];
         key.put(cx, f.blocks, &loaded[..key.loaded()], at);
         value.put(cx, f.blocks, &loaded[key.loaded()..], at);
     };
-    let n_loaded = key.loaded() + value.loaded();
     let load_some = |cx: &mut Emit<'_>, first: Id| {
-        let nothing = cx.asm.zero_block();
+        let mut nothing = vec![zero; n_scores];
+        nothing.resize(n_scores + key.loaded() + value.loaded(), cx.asm.zero_block());
         let some = cx.asm.ult(first, end);
-        cx.if_then(some, &vec![nothing; n_loaded], |cx| load(cx, first))
+        cx.if_then(some, &nothing, |cx| load(cx, first))
     };
     if c.ahead {
         initial.extend(load_some(cx, start));
@@ -320,18 +327,22 @@ fn key_blocks(cx: &mut Emit<'_>, f: &Flash<'_>, end: Id) -> Vec<Id> {
         let ahead = if c.ahead { load_some(cx, next) } else { vec![] };
         let (shifts, sums) = state.split_at(n_state);
         let state = State { shifts: shifts.to_vec(), sums: sums.to_vec() };
-        let state = block(cx, f, first, value_base, state);
+        let state = block(cx, f, (first, &loaded[..n_scores]), value_base, state);
         [state.shifts, state.sums, ahead].concat()
     });
     last[n_state..2 * n_state].to_vec()
 }
 
-/// One block of keys, from `first` on.
-fn block(cx: &mut Emit<'_>, f: &Flash<'_>, first: Id, value_base: u32, state: State) -> State {
+/// One block of keys, from `first` on, of which scores have loaded what they take.
+fn block(cx: &mut Emit<'_>, f: &Flash<'_>, (first, loaded): (Id, &[Id]), value_base: u32, state: State) -> State {
     let dots = dots(cx, f);
+    let each = f.components() as usize * f.score_loads.len();
     let scores: Vec<Vec<Id>> = (0u32..)
         .zip(&dots)
-        .map(|(i, &dot)| scores(cx, f, dot, (i / f.along_keys(), i % f.along_keys()), first))
+        .map(|(i, &dot)| {
+            let loaded = &loaded[i as usize * each..][..each];
+            scores(cx, f, dot, (i / f.along_keys(), i % f.along_keys()), (first, loaded))
+        })
         .collect();
     let scores = without_missing(cx, f, scores, first);
     let mut state = raise_bases(cx, f, &scores, state);

@@ -4,33 +4,81 @@ use super::lanes::through_memory;
 use super::{Flash, SLACK, State, add_values};
 use crate::asm::{Glsl, Id};
 use crate::dtype::DType;
-use crate::emit_expr::{Emit, Kept};
-use crate::spec::{Extent, Left};
+use crate::dtype::Ty;
+use crate::emit_expr::{Emit, Kept, dependencies};
+use crate::expr::{Expr, ExprId};
+use crate::spec::{AttentionSpec, Extent, Left};
 use crate::templates::attention::softmax::{Exponent, last_or};
 use crate::templates::attention::{KEY, QUERY};
 
-/// What the components of a fragment of dots become; the fragment is number `r` along queries and `at` along keys.
-pub(super) fn scores(cx: &mut Emit<'_>, f: &Flash<'_>, dot: Id, (r, at): (u32, u32), first: Id) -> Vec<Id> {
+/// What the components of a fragment of dots become; the fragment is number `r` along queries and `at` along keys. `loaded` is what
+/// [`score_loads`] gave of them.
+pub(super) fn scores(
+    cx: &mut Emit<'_>,
+    f: &Flash<'_>,
+    dot: Id,
+    (r, at): (u32, u32),
+    (first, loaded): (Id, &[Id]),
+) -> Vec<Id> {
     let dots = cx.asm.matrix_components(dot, DType::F32, f.components());
     if matches!(f.exponent, Exponent::Scaled(_)) {
         return dots;
     }
+    let mut dots = dots.into_iter();
+    let mut loaded = loaded.chunks(f.score_loads.len().max(1));
+    for_each_component(cx, f, (r, at), first, &mut |cx| {
+        for (&id, &value) in f.score_loads.iter().zip(loaded.next().unwrap_or_default()) {
+            cx.preset(id, value);
+        }
+        cx.bind_arg(0, dots.next().expect("a dot for each component"));
+        vec![cx.eval(f.spec.score)]
+    })
+}
+
+/// What `body` gives for each component of a fragment, where its query and key are bound.
+fn for_each_component(
+    cx: &mut Emit<'_>,
+    f: &Flash<'_>,
+    (r, at): (u32, u32),
+    first: Id,
+    body: &mut dyn FnMut(&mut Emit<'_>) -> Vec<Id>,
+) -> Vec<Id> {
     let along = cx.asm.u32(at * f.c.frag.1);
     let first_key = cx.asm.iadd(first, along);
     let rows = &f.rows[(r * f.components()) as usize..];
-    dots.into_iter()
-        .zip(&f.places)
-        .zip(rows)
-        .map(|((dot, &(_, col)), row)| {
-            let key = cx.asm.iadd(first_key, col);
-            let key = last_or(cx, key, f.spec.keys, f.c.block_keys);
-            cx.scope(|cx| {
-                cx.bind_axis(KEY, key);
-                cx.within(row, |cx| {
-                    cx.bind_arg(0, dot);
-                    cx.eval(f.spec.score)
-                })
-            })
+    let mut values = vec![];
+    for (&(_, col), row) in f.places.iter().zip(rows) {
+        let key = cx.asm.iadd(first_key, col);
+        let key = last_or(cx, key, f.spec.keys, f.c.block_keys);
+        values.extend(cx.scope(|cx| {
+            cx.bind_axis(KEY, key);
+            cx.within(row, |cx| body(cx))
+        }));
+    }
+    values
+}
+
+/// The loads that scores make of each key: elements of masks.
+pub(super) fn loads_of_keys(spec: &AttentionSpec) -> Vec<ExprId> {
+    let depends = dependencies(&spec.exprs);
+    let of_key = |id: &ExprId| {
+        let deps = depends[id.0 as usize];
+        matches!(spec.exprs.get(*id), Expr::Load { .. }) && deps & (1 << KEY) != 0 && deps >> 64 == 0
+    };
+    let loads = spec.exprs.reachable(&[spec.score]).into_iter().filter(of_key);
+    // Truth values and wide integers are found when they are used.
+    loads.filter(|&id| spec.exprs.ty(id) == Ty::F32).collect()
+}
+
+/// These loads for the block of keys from `first` on, fragment by fragment, component by component.
+pub(super) fn score_loads(cx: &mut Emit<'_>, f: &Flash<'_>, first: Id) -> Vec<Id> {
+    if f.score_loads.is_empty() {
+        return vec![];
+    }
+    let fragments = (0..f.c.rows).flat_map(|r| (0..f.along_keys()).map(move |at| (r, at)));
+    fragments
+        .flat_map(|at| {
+            for_each_component(cx, f, at, first, &mut |cx| f.score_loads.iter().map(|&id| cx.eval(id)).collect())
         })
         .collect()
 }
