@@ -26,7 +26,7 @@
 //! ```
 //!
 //! A kernel of rows gives a row to one workgroup. A row of millions of elements (a group norm over an image or a waveform, a sum over
-//! everything) then keeps the device waiting for one of its units. Here sums, products, maxima and minima become two reductions, and
+//! everything) then keeps the device waiting for one of its units. Here sums, products, maxima, minima and their places become two reductions, and
 //! norms, variances and softmax are spelt out over such reductions and maps: the same formulas as in the row kernel, variances about the
 //! mean, chunks combined in a fixed order. What does not divide into chunks is padded with the value that changes nothing.
 //!
@@ -35,8 +35,10 @@
 
 use super::rewrite::{Patch, Ref, View, map, rewrite};
 use super::{Cx, Pass};
+use crate::ir::op::Body;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, TensorType, ValueId};
-use jvc_kernels::expr::{Binary, Unary};
+use jvc_kernels::dtype::Ty;
+use jvc_kernels::expr::{Binary, Exprs, Unary};
 use jvc_kernels::spec::Combine;
 
 /// Shorter rows are quicker in one kernel: below this, the launches that a split adds outweigh what one workgroup takes for a row. Measured
@@ -100,6 +102,9 @@ fn split<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let out = view.ty(y).clone();
     let x = Ref::Old(x);
     let result = match &n.op {
+        Op::Reduce { combine: combine @ (Combine::ArgMax | Combine::ArgMin), .. } => {
+            rows.position(&mut p, x, *combine, &out)?
+        }
         Op::Reduce { combine, dtype, .. } => rows.reduce(&mut p, x, *combine, *dtype)?,
         Op::Norm { eps, rms, .. } => norm(&mut p, &rows, x, out, *eps, *rms)?,
         Op::Variance { correction, .. } => variance(&mut p, &rows, x, out, *correction)?,
@@ -141,6 +146,38 @@ impl Rows {
     /// The reduction of each row in two levels; the reduced dimensions stay with size 1. None for what has no neutral value.
     fn reduce(&self, p: &mut Patch<'_>, v: Ref, combine: Combine, dtype: DType) -> Option<Ref> {
         let shape = p.ty(v).shape.clone();
+        let v = self.cut(p, v, combine)?;
+        let partial = p.add(Op::Reduce { combine, dims: vec![2], dtype: accumulator(dtype) }, &[v])?;
+        let whole = p.add(Op::Reduce { combine, dims: vec![1], dtype }, &[partial])?;
+        let ones = |(d, n): (usize, Dim)| if self.dims.contains(&d) { Dim::from(1) } else { n };
+        p.reshape(whole, shape.into_iter().enumerate().map(ones).collect())
+    }
+
+    /// Where the first extreme of each row is: of the chunk that has it, the place there.
+    fn position(&self, p: &mut Patch<'_>, v: Ref, combine: Combine, out: &TensorType) -> Option<Ref> {
+        let dtype = p.ty(v).dtype;
+        let extreme = if combine == Combine::ArgMax { Combine::Max } else { Combine::Min };
+        let v = if dtype == DType::Bool { return None } else { self.cut(p, v, extreme)? };
+        let places = p.add(Op::Reduce { combine, dims: vec![2], dtype: out.dtype }, &[v])?;
+        let extremes = p.add(Op::Reduce { combine: extreme, dims: vec![2], dtype }, &[v])?;
+        let best = p.add(Op::Reduce { combine, dims: vec![1], dtype: out.dtype }, &[extremes])?;
+        let mut e = Exprs::new();
+        let (row, zero) = (e.axis(0), e.i32(0));
+        let chunk = e.load(1, out.dtype, vec![row, zero, zero]);
+        let at = e.cast(Ty::I32, chunk);
+        let place = e.load(0, out.dtype, vec![row, at, zero]);
+        let len = e.lit(out.dtype.ty(), self.chunk as f64);
+        let before = e.bin(Binary::Mul, chunk, len);
+        let root = e.bin(Binary::Add, before, place);
+        let body = Body { exprs: e, root, syms: vec![] };
+        let ty = TensorType::new(out.dtype, vec![Dim::from(self.rows), Dim::from(1), Dim::from(1)]);
+        let found = p.push(Op::Compute(body), &[places, best], ty);
+        p.reshape(found, out.shape.clone())
+    }
+
+    /// Rows in chunks: `[rows, chunks, elements]`.
+    fn cut(&self, p: &mut Patch<'_>, v: Ref, combine: Combine) -> Option<Ref> {
+        let shape = p.ty(v).shape.clone();
         let chunks = (self.len + self.chunk - 1) / self.chunk;
         let padding = chunks * self.chunk - self.len;
         let fill = neutral(combine, padding > 0, p.ty(v).dtype)?;
@@ -152,11 +189,7 @@ impl Rows {
         if padding > 0 {
             v = p.add(Op::Pad { before: vec![0, 0], after: vec![0, padding], value: fill }, &[v])?;
         }
-        v = p.reshape(v, vec![Dim::from(self.rows), Dim::from(chunks), Dim::from(self.chunk)])?;
-        let partial = p.add(Op::Reduce { combine, dims: vec![2], dtype: accumulator(dtype) }, &[v])?;
-        let whole = p.add(Op::Reduce { combine, dims: vec![1], dtype }, &[partial])?;
-        let ones = |(d, n): (usize, Dim)| if self.dims.contains(&d) { Dim::from(1) } else { n };
-        p.reshape(whole, shape.into_iter().enumerate().map(ones).collect())
+        p.reshape(v, vec![Dim::from(self.rows), Dim::from(chunks), Dim::from(self.chunk)])
     }
 }
 

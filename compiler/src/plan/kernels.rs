@@ -210,6 +210,7 @@ mod tests {
             stores: vec![Store { operand: 0, index, value, guard: None }],
             per_thread: 1,
             wg: 64,
+            turned: None,
         })
     }
 
