@@ -12,7 +12,9 @@ weights=(--checkpoint "$checkpoint")
 [ "$checkpoint" = random ] && weights=(--random 1)
 need_python torch transformers safetensors numpy PIL
 timed "export" "$python" "$model/export.py" "${weights[@]}" --out "$built"
-compile depth_anything_v2 "$built/depth_anything_v2.pt2" --precision f16
+precision=f16
+grep -q '^cpu = true' "$logs/device.toml" && precision=as-exported     # CPUs compute faster in f32
+compile depth_anything_v2 "$built/depth_anything_v2.pt2" --precision $precision
 build_program depth_anything
 run_program "$input" -o "$output" --colormap spectral
 result "$output"

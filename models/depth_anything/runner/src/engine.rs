@@ -36,9 +36,10 @@ pub struct Engine {
 /// What can go wrong in a run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The program was exported for smaller pictures.
+    /// The program was not exported for pictures of this size.
     #[error(
-        "the network would see {height} × {width} pixels, more than it was exported for: export with a larger --max-side ({fault})"
+        "the network would see {height} × {width} pixels, but was exported for sides from 56 pixels to export.py's --max-side \
+         ({fault})"
     )]
     Size {
         /// Rows.
