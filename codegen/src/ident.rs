@@ -12,10 +12,16 @@ const TAKEN: [&str; 56] = [
     "lib", "main", "sizes",
 ];
 
-/// `snake_case`: letters, digits and underscores of the name, others as underscores, never empty and never a keyword.
+/// `snake_case`: letters, digits and underscores of the name, others as underscores (one for several behind a letter or digit), never
+/// empty and never a keyword.
 pub(crate) fn snake(name: &str) -> String {
-    let mut word: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect();
+    let mut word = String::with_capacity(name.len());
+    for c in name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }) {
+        // Two underscores inside a name are no snake case.
+        if c != '_' || !word.trim_start_matches('_').ends_with('_') {
+            word.push(c);
+        }
+    }
     if word.is_empty() || word.starts_with(|c: char| c.is_ascii_digit()) {
         word.insert(0, '_');
     }
@@ -90,6 +96,7 @@ mod tests {
             (snake("Layers.0"), upper("map-add"), camel("sam2_large")),
             ("layers_0".into(), "MAP_ADD".into(), "Sam2Large".into())
         );
+        assert_eq!((snake("steps_copy__1"), snake("__x__")), ("steps_copy_1".into(), "__x_".into()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ Writes into DIR (S: side of the network's picture, 1024; h = S/4; t = S/16; C = 
     encode.pt2            picture u8[?H, ?W, 3]                      -> f0 [1, C/8, h, h], f1 [1, C/4, h/2, h/2], f2 [1, C, t, t]
     decode.pt2            f0, f1, f2, points [?B, ?P, 2], labels,    -> masks [B, 3, h, h], ious [B, 3], single [B, 1, h, h],
                           mask [1, 1, h, h], use_mask, no_memory        single_iou [B, 1], object_score [B, 1], pointers [B, 4, C]
-    upscale.pt2           low [?N, h, h], rows, columns, threshold,  -> inside u8[N, H, W], above i32[N], below i32[N]
+    upscale.pt2           low [?N, h, h], rows, columns, threshold,  -> level u8[N, H, W], above i32[N], below i32[N]
                           offset
     mask_prompt.pt2       given u8[1, 1, S, S]                       -> low [1, 1, h, h], prompt [1, 1, h, h], no_pointer [1, C]
     memory_encoder.pt2    f2, low, given, use_given, binarize, score -> memory [t*t, 64]
@@ -183,12 +183,14 @@ class Decode(nn.Module):
 
 
 class Upscale(nn.Module):
-    """Low-resolution logits → masks of a picture's size, with the counts that the stability score is the ratio of."""
+    """Low-resolution logits → masks of a picture's size, as levels: how many of threshold − offset, threshold and threshold + offset
+    each pixel's logit is above. Their counts give the stability score."""
     def forward(self, low, rows, columns, threshold, offset):
         y = F.interpolate(low.unsqueeze(1), size=(rows.shape[0], columns.shape[0]), mode="bilinear", align_corners=False)[:, 0]
-        above = (y > threshold + offset).sum((1, 2), dtype=torch.int32)
-        below = (y > threshold - offset).sum((1, 2), dtype=torch.int32)
-        return (y > threshold).to(torch.uint8), above, below
+        over = lambda limit: (y > limit).to(torch.uint8)
+        level = over(threshold - offset) + over(threshold) + over(threshold + offset)
+        count = lambda least: (level >= least).sum((1, 2), dtype=torch.int32)
+        return level, count(3), count(1)
 
 
 class MaskPrompt(nn.Module):
@@ -204,7 +206,7 @@ class MaskPrompt(nn.Module):
 
 
 class MemoryEncoder(nn.Module):
-    """A frame and its mask → its memory. `given` takes the place of the mask's logits where `use_given` is set; `binarize` for
+    """A frame and its mask → its memory, which upstream then rounds to bfloat16. `given` takes the place of the mask's logits where `use_given` is set; `binarize` for
     masks that come from prompts."""
     def __init__(self, m):
         super().__init__()
@@ -220,7 +222,7 @@ class MemoryEncoder(nn.Module):
         memory, _ = m.memory_encoder(f2, mask)
         appears = (score > 0).to(low.dtype).view(1, 1, 1, 1)
         memory = memory + (1 - appears) * m.occlusion_spatial_embedding_parameter[..., None, None]
-        return memory.to(torch.bfloat16).to(low.dtype).flatten(2)[0].transpose(0, 1)
+        return memory.flatten(2)[0].transpose(0, 1)
 
 
 def rope(q, k, cos, sin, num_k_exclude_rope=0, repeat_freqs_k=False):
@@ -269,7 +271,7 @@ class MemoryAttention(nn.Module):
         return seen.squeeze(1).transpose(1, 2).view(f2.shape)
 
 
-def entry_points(m):
+def entry_points(m, max_side=MAX_SIDE):
     """Name → module, example inputs, symbolic sizes."""
     side, width = m.config.image_size, m.hidden_dim
     h, t = side // 4, side // 16
@@ -285,12 +287,12 @@ def entry_points(m):
     many = MAX_PROMPTED + m.config.num_maskmem - 1
     most = MAX_PROMPTED + m.config.max_object_pointers_in_encoder - 1
     rows, columns = torch.zeros(side * 3 // 4 - 5, dtype=torch.uint8), torch.zeros(side + 37, dtype=torch.uint8)
-    height, across = Dim("height", min=1, max=MAX_SIDE), Dim("width", min=1, max=MAX_SIDE)
+    height, across = Dim("height", min=1, max=max_side), Dim("width", min=1, max=max_side)
     prompts, count = Dim("prompts", min=1, max=MAX_PROMPTS), Dim("points", min=1, max=MAX_POINTS)
     masks = Dim("masks", min=1, max=MAX_MASKS)
     memories, pointers = Dim("memories", min=1, max=many), Dim("pointers", min=1, max=most + 1)
     return {
-        "encode": (Encode(m), (picture,), ({0: height, 1: across},)),
+        "encode": (Encode(m, max_side), (picture,), ({0: height, 1: across},)),
         "decode": (Decode(m), (f0, f1, f2, points, labels, rand(1, 1, h, h) * 5, flag(1), flag(1)),
                    (None, None, None, {0: prompts, 1: count}, {0: prompts, 1: count}, None, None, None)),
         "upscale": (Upscale(), (rand(2, h, h) * 5, rows, columns, flag(0), flag(1)), ({0: masks}, {0: height}, {0: across}, None, None)),
@@ -329,6 +331,7 @@ def main():
     source.add_argument("--checkpoint")
     source.add_argument("--random", type=int, metavar="SEED")
     parser.add_argument("--size", choices=BACKBONES, default="large")
+    parser.add_argument("--max-side", type=int, default=MAX_SIDE, help="largest side of a picture: inputs and masks take memory by it")
     parser.add_argument("--only", nargs="*", help="names of entry points")
     parser.add_argument("--out", default="programs")
     args = parser.parse_args()
@@ -338,7 +341,7 @@ def main():
     else:
         model = made_up(Sam2VideoModel(configuration(args.size)), args.random, 7 if args.size == "twin" else None).eval()
     os.makedirs(args.out, exist_ok=True)
-    for name, (module, inputs, dims) in entry_points(model).items():
+    for name, (module, inputs, dims) in entry_points(model, args.max_side).items():
         if args.only and name not in args.only:
             continue
         path = os.path.join(args.out, name + ".pt2")

@@ -30,7 +30,7 @@ from transformers import Sam2Config, Sam2ImageProcessor, Sam2Model, Sam2VideoMod
 import export as ex
 from checkpoint import from_meta, renamed
 
-SIDE = 128
+SIDE, MAX_SIDE = 128, 1024
 
 
 # ------------------------------------------------------------------------------------------------ pictures
@@ -87,8 +87,8 @@ def floats64(args):
 
 def entry_references(model, out):
     exact_model = copy.deepcopy(model).double()
-    exact = ex.entry_points(exact_model)
-    for name, (module, args, dims) in ex.entry_points(model).items():
+    exact = ex.entry_points(exact_model, MAX_SIDE)
+    for name, (module, args, dims) in ex.entry_points(model, MAX_SIDE).items():
         path = os.path.join(out, name)
         if name == "encode":
             args = (torch.from_numpy(np.asarray(draw(150, 90)).copy()),)

@@ -74,7 +74,7 @@ pub struct Decoded {
 /// Masks of a picture's size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Upscaled {
-    /// 1 where the logit is above the threshold, `[masks, height, width]`.
+    /// 1 where the logit is above the threshold, else 0, `[masks, height, width]`.
     pub inside: Vec<u8>,
     /// Pixels above threshold + offset, `[masks]`.
     pub above: Vec<i32>,

@@ -230,9 +230,14 @@ impl<E: Engine, F: Frames> VideoSession<E, F> {
             for at in &fresh {
                 let seen = objects[*at].1.seen_mut(frame).expect("just stored");
                 let given = seen.given.clone();
-                let ask =
-                    MemoryRequest { low: &seen.low, given: given.as_ref().map(|v| v.as_slice()), binarize: certain, score: seen.score };
-                let memory = self.engine.engine().memorize(&features, &ask).map_err(Error::Engine)?;
+                let ask = MemoryRequest {
+                    low: &seen.low,
+                    given: given.as_ref().map(|v| v.as_slice()),
+                    binarize: certain,
+                    score: seen.score,
+                };
+                let mut memory = self.engine.engine().memorize(&features, &ask).map_err(Error::Engine)?;
+                memory.iter_mut().for_each(|v| *v = bfloat16(*v));
                 seen.memory = Arc::new(memory);
             }
             Ok(())
@@ -327,6 +332,12 @@ fn decoded<E: Engine>(
     Ok(Seen { low, given: None, pointer, score, memory: Arc::default() })
 }
 
+/// The nearest number with eight bits of mantissa, of two the even one: memories are kept so, as upstream keeps them.
+fn bfloat16(v: f32) -> f32 {
+    let bits = v.to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
 /// As upstream without a prompt: a point that is none.
 fn nothing() -> Points {
     (vec![0.0; 2], vec![-1])
@@ -335,4 +346,17 @@ fn nothing() -> Points {
 /// The first of the largest.
 fn best(values: &[f32]) -> usize {
     (1..values.len()).fold(0, |best, i| if values[i] > values[best] { i } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_are_rounded_to_the_nearest_and_then_to_the_even() {
+        let ulp = 2f32.powi(-7);
+        let near = [1.0 + ulp * 0.49, 1.0 + ulp * 0.5, 1.0 + ulp * 1.5, -1.0 - ulp * 0.51, 0.0, 3.0];
+        assert_eq!(near.map(bfloat16), [1.0, 1.0, 1.0 + ulp * 2.0, -1.0 - ulp, 0.0, 3.0]);
+        assert_eq!(best(&[0.1, 0.5, 0.5]), 1, "the first of the largest");
+    }
 }

@@ -65,25 +65,22 @@ impl Network {
         let program = Sam2Net::load_with(gpu, weights, cache)?;
         let (mut encode, mut decode, mut upscale) =
             (program.encode_session()?, program.decode_session()?, program.upscale_session()?);
-        let [bytes_in, bytes_decode, bytes_up] =
-            [encode.session(), decode.session(), upscale.session()].map(|s| s.ports().to_vec());
-        let port = |at: usize| bytes_decode[at].max_bytes;
-        let low = port(MASK).div_euclid(4).isqrt() as usize;
+        let port = |session: &mut Session, slot| session.bind_external(slot, None);
+        let feature_bytes = [port(decode.session(), 0)?, port(decode.session(), 1)?, port(decode.session(), 2)?];
+        let low = port(decode.session(), MASK)?.div_euclid(4).isqrt() as usize;
         let top = low / 4;
-        let channels = port(2) as usize / 4 / (top * top);
-        let max_prompts = port(IOUS) as usize / 12;
+        let max_prompts = port(decode.session(), IOUS)? as usize / 12;
         let geometry = Geometry {
             side: low * 4,
-            channels,
+            channels: feature_bytes[2] as usize / 4 / (top * top),
             memory_channels: 64,
-            max_side: (bytes_in[0].max_bytes / 3).isqrt() as usize,
+            max_side: (port(encode.session(), 0)? / 3).isqrt() as usize,
             max_prompts,
-            max_points: port(LABELS) as usize / 4 / max_prompts,
-            max_masks: bytes_up[0].max_bytes as usize / 4 / (low * low),
+            max_points: port(decode.session(), LABELS)? as usize / 4 / max_prompts,
+            max_masks: port(upscale.session(), 0)? as usize / 4 / (low * low),
             max_memories: MAX_MEMORIES,
             max_pointers: MAX_POINTERS,
         };
-        let feature_bytes = [port(0), port(1), port(2)];
         Ok(Self {
             gpu: gpu.clone(),
             program,
@@ -184,6 +181,8 @@ impl Engine for Network {
         let inputs: [&[u8]; 5] = [bytes_of(low), &rows, &columns, &threshold, &offset];
         let mut outputs: [&mut [u8]; 3] = [&mut out.inside, bytes_of_mut(&mut out.above), bytes_of_mut(&mut out.below)];
         self.upscale.session().run(&table, &inputs, &mut outputs)?;
+        // Levels: of the lower threshold, the threshold and the higher one, how many the logit is above.
+        out.inside.iter_mut().for_each(|level| *level = u8::from(*level >= 2));
         Ok(out)
     }
 

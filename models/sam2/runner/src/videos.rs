@@ -5,9 +5,10 @@ use crate::pictures::mask_json;
 use crate::{Outcome, load};
 use jvc_runner::Common;
 use jvc_runner::cold_start::ColdStart;
+use sam2::boxes::Rect;
 use sam2::mask::overlay;
 use sam2::video::{Direction, FrameMasks, Prompt};
-use sam2::{Mask, Picture, VideoSession};
+use sam2::{Click, Mask, Picture, VideoSession};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ fn prompts(
     size: (usize, usize),
 ) -> Result<BTreeMap<(usize, u32), Prompt>, Box<dyn std::error::Error>> {
     let mut out: BTreeMap<(usize, u32), Prompt> = BTreeMap::new();
-    let mut points: BTreeMap<(usize, u32), (Vec<sam2::Click>, Option<[f32; 4]>)> = BTreeMap::new();
+    let mut points: BTreeMap<(usize, u32), (Vec<Click>, Option<Rect>)> = BTreeMap::new();
     for click in &args.click {
         points.entry((click.frame, click.object)).or_default().0.push(click.what.click(size));
     }

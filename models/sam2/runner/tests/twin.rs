@@ -267,5 +267,5 @@ fn the_network_says_its_sizes() {
     let Some(_) = twin() else { return };
     let geometry = network().geometry();
     assert_eq!((geometry.side, geometry.low(), geometry.channels), (128, 32, 128));
-    assert_eq!((geometry.max_side, geometry.max_prompts, geometry.max_points, geometry.max_masks), (4096, 64, 16, 4));
+    assert_eq!((geometry.max_side, geometry.max_prompts, geometry.max_points, geometry.max_masks), (1024, 64, 16, 4));
 }
