@@ -1,8 +1,9 @@
 #!/bin/bash
-# Usage: models/depth_anything/try.sh PICTURE [DEPTH.png]
+# Usage: models/depth_anything/try.sh PICTURE [DEPTH.png [OPTION...]]
 # Depth of a picture, from a clean clone: builds jvc, exports Depth Anything V2 Small, compiles it for the device found, builds
-# the program, runs it. The last line is the path of the depth. Environment: CHECKPOINT, a folder or file with the weights; by
-# default transformers downloads them. CHECKPOINT=random makes them up, for a try without weights: the depth means nothing.
+# the program, runs it (with further options, as --side 266, which is quicker on a CPU). The last line is the path of the depth.
+# Environment: CHECKPOINT, a folder or file with the weights; by default transformers downloads them. CHECKPOINT=random makes
+# them up, for a try without weights: the depth means nothing.
 . "$(dirname "${BASH_SOURCE[0]}")/../try.sh.inc"
 begin "$@"
 output=$(cd "$caller" && realpath -m -- "${2:-${input%.*}-depth.png}")
@@ -16,5 +17,5 @@ precision=f16
 grep -q '^cpu = true' "$logs/device.toml" && precision=as-exported     # CPUs compute faster in f32
 compile depth_anything_v2 "$built/depth_anything_v2.pt2" --precision $precision
 build_program depth_anything
-run_program "$input" -o "$output" --colormap spectral
+run_program "$input" -o "$output" --colormap spectral "${@:3}"
 result "$output"
