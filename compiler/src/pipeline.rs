@@ -20,6 +20,7 @@ use crate::schedule::interleave::interleave;
 use crate::schedule::layout::{self, Order};
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
+use crate::schedule::wavefront::wavefront;
 use crate::schedule::{place_bytes, tile, waves};
 use jvc_codegen::plan::Plan;
 use std::collections::BTreeMap;
@@ -178,7 +179,7 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<Scheduled, Vec<
         Place::Value(v) if !is_leaf(&graph.def(v).op) => place_bytes(graph, device, u),
         _ => 0,
     };
-    let drafts = waves::order(interleave(drafts), &arena);
+    let drafts = wavefront(waves::order(interleave(drafts), &arena), graph, device);
     let (n, chain) = (drafts.len(), waves::longest_chain(&drafts));
     decisions.push(format!("{}: {n} kernels, of which {chain} depend on each other in the longest chain", graph.name));
     let orders = fusion.ordered();

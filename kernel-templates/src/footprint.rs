@@ -70,6 +70,12 @@ fn store_spans(exprs: &Exprs, index: ExprId, extents: &[Extent]) -> Option<Vec<R
     known.then(|| one_span(range.low, range.high))
 }
 
+/// An index as `first + Σ stride·axis`, the strides by axis; none where it is nothing so plain.
+pub fn affine(exprs: &Exprs, index: ExprId) -> Option<(i64, BTreeMap<u8, i64>)> {
+    let map = Affine::of(exprs, index)?;
+    Some((map.first, map.strides))
+}
+
 /// `first + Σ stride·axis`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Affine {

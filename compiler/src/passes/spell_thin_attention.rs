@@ -34,7 +34,7 @@ use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
 use jvc_kernels::spec::Combine;
 
-/// More queries fill a workgroup's rows of the attention kernel.
+/// More queries than these, as products, fill a workgroup's rows of the attention kernel.
 const MAX_QUERIES: i64 = 4;
 /// With fewer keys, three kernels take longer than one.
 const MIN_KEYS: i64 = 64;
@@ -50,14 +50,17 @@ fn spell<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let Op::Attention { scale, causal: false, zero_masked_rows, masked } = n.op else { return None };
     let (q, k) = (n.inputs[0], n.inputs[1]);
-    let few = view.ty(q).shape[2].as_const().is_some_and(|n| n <= MAX_QUERIES);
+    let queries = view.ty(q).shape[2].as_const()?;
     let many = view.ty(k).shape[2].range(&view.graph.ranges).max >= MIN_KEYS;
     let single = matches!(view.ty(q).dtype, DType::F32 | DType::F16 | DType::BF16);
-    if !few || !many || !single {
+    if !many || !single {
         return None;
     }
-    if let Some(patch) = in_parts(view, node) {
+    if let Some(patch) = in_parts(view, node, queries) {
         return Some(patch);
+    }
+    if queries > MAX_QUERIES {
+        return None;
     }
     let out = view.ty(n.outputs[0]).clone();
     let mut p = Patch::new(view);
@@ -76,14 +79,15 @@ fn spell<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
 }
 
 /// As parts, where the device has a kernel for them.
-fn in_parts<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
+fn in_parts<'a>(view: &'a View<'a>, node: NodeId, queries: i64) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let Op::Attention { scale, zero_masked_rows, masked, .. } = n.op else { return None };
     let (q, k, out) = (view.ty(n.inputs[0]), view.ty(n.inputs[1]), view.ty(n.outputs[0]));
     let most = |d: &Dim| d.range(&view.graph.ranges).max;
-    let rows = q.shape[..3].iter().fold(1i64, |rows, d| rows.saturating_mul(most(d)));
+    let heads = q.shape[..2].iter().fold(1i64, |heads, d| heads.saturating_mul(most(d)));
     let channels = q.shape[3].as_const()?.max(out.shape[3].as_const()?);
-    let (parts, len) = tile::attention_parts(view.cx.device?, rows, most(&k.shape[2]), channels)?;
+    let thin = tile::Thin { heads, queries, keys: most(&k.shape[2]), channels, half: q.dtype != DType::F32 };
+    let (parts, len) = tile::attention_parts(view.cx.device?, &thin)?;
     let mut p = Patch::new(view);
     let inputs: Vec<Ref> = n.inputs.iter().map(|&v| Ref::Old(v)).collect();
     let results = p.add(Op::AttentionParts { scale, masked, parts, len }, &inputs)?;

@@ -9,6 +9,7 @@ pub mod lower;
 pub mod symtab;
 pub mod tile;
 pub mod tiled;
+pub mod wavefront;
 pub mod waves;
 
 use crate::device::DeviceProfile;

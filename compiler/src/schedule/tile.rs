@@ -2,7 +2,7 @@
 
 mod attention;
 
-pub use attention::{Heads, attention, attention_parts, attention_parts_wg};
+pub use attention::{Heads, Thin, attention, attention_parts, attention_parts_wg};
 
 use super::layout::Fragments;
 use super::tiled;

@@ -5,7 +5,7 @@ use jvc::device;
 use jvc::exec::{HostTensor, Loaded, Value, check_ranges};
 use jvc::import::weights::WeightStore;
 use jvc::ir::eval::{Precision, Tensor, eval_with};
-use jvc::ir::{DType, Graph, Op, UserOutput, ValueId};
+use jvc::ir::{DType, Dim, Graph, Op, UserOutput, ValueId};
 use jvc::options::Options;
 use jvc::passes::{Cx, PASSES, run_one};
 use jvc::pipeline::plan_graphs;
@@ -143,6 +143,29 @@ fn stacks_of_layers_that_do_not_depend_on_each_other_step_together() {
     let steps = c.check_spread(&ends, None, true);
     let barriers = steps.iter().filter(|s| *s == "barrier").count();
     assert!(barriers < 2 * 9 + 4, "{steps:?}");
+}
+
+#[test]
+fn layers_of_a_stack_step_together_each_behind_the_one_below() {
+    for (cell, gates, batch) in [(Cell::Gru, 3, 1), (Cell::Lstm, 4, 2)] {
+        let mut c = Case::new();
+        let mut y = layer(&mut c, cell, [24, batch, 32], false, true)[0];
+        for _ in 0..2 {
+            let w = c.input(DType::F32, &[32, gates * 32]);
+            let rows = c.op(Op::Reshape(vec![Dim::from(24 * batch), Dim::from(32)]), &[y]);
+            let x = c.op(Op::Matmul, &[rows, w]);
+            let x = c.map(&[x], |e, a| {
+                let s = e.f32(0.05);
+                e.bin(Binary::Mul, a[0], s)
+            });
+            let x = c.op(Op::Reshape(vec![Dim::from(24), Dim::from(batch), Dim::from(gates * 32)]), &[x]);
+            let inputs = recurrent_operands(&mut c, x, cell, [gates, batch, 32], true);
+            y = c.ops(Op::Recurrent { cell, reverse: false, bias: true }, &inputs)[0];
+        }
+        let steps = c.check_spread(&[y], None, true);
+        let barriers = steps.iter().filter(|s| *s == "barrier").count();
+        assert!(barriers < 24 + 20, "{barriers} barriers, one after the other there are 75: {steps:?}");
+    }
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub(super) fn lower(
     let later = one(input, group, symtab, vec![id], |cx| Ok(layer.step(cx, false)))?;
     for draft in drafts.iter_mut() {
         draft.layer = Some(id);
+        draft.parts = layer.first_parts(draft, &source);
     }
     drafts.extend((1..layer.steps).flat_map(|i| later.iter().map(move |d| (i, d))).map(|(i, d)| {
         let mut d = d.clone();
@@ -233,10 +234,19 @@ impl<'a> Layer<'a> {
         cx.bin(Binary::Add, sum, bias)
     }
 
+    /// What the first step reads and writes of the operands that move.
+    fn first_parts(&self, draft: &Draft, source: &Source) -> Vec<Part> {
+        let (now, bytes) = (self.time(0), self.state_bytes() as u64);
+        let written = Some(now as u64 * bytes..(now as u64 + 1) * bytes);
+        let y = Part { operand: operand(draft, Place::Value(self.y())), start: 0, read: None, written };
+        let (start, left) = (now * source.stride, (self.steps - 1 - now) * source.stride);
+        let read = Some(start as u64..(source.bytes - left) as u64);
+        vec![y, Part { operand: operand(draft, source.place), start: 0, read, written: None }]
+    }
+
     /// What the n-th step reads and writes of the operands that move.
     fn parts(&self, i: i64, draft: &Draft, source: &Source) -> Vec<Part> {
-        let operand =
-            |place: Place| draft.uses.iter().position(|u| u.place == place).expect("every step uses it") as u16;
+        let operand = |place: Place| operand(draft, place);
         let (before, now, bytes) = (self.time(i - 1), self.time(i), self.state_bytes() as u64);
         let at = |t: i64| t as u64 * bytes..(t as u64 + 1) * bytes;
         let y = Part {
@@ -283,6 +293,11 @@ impl<'a> Layer<'a> {
         }
         Ok(drafts)
     }
+}
+
+/// Position of an operand that every step uses.
+fn operand(draft: &Draft, place: Place) -> u16 {
+    draft.uses.iter().position(|u| u.place == place).expect("every step uses it") as u16
 }
 
 /// A store into the value's own buffer, which it need not have otherwise.

@@ -130,13 +130,36 @@ const PART_KEYS: (i64, i64) = (64, 4096);
 /// Channels at most: what the kernel takes.
 const MOST_PART_CHANNELS: i64 = 256;
 
-/// `(parts, keys of each)` for attention of few queries (`rows` of all heads): as long as they may be while every unit has one. None where
-/// another way is taken: on CPU drivers, for too many keys, or channels.
-pub fn attention_parts(device: &DeviceProfile, rows: i64, keys: i64, channels: i64) -> Option<(i64, i64)> {
-    if device.rates.cpu || channels > MOST_PART_CHANNELS || keys > MOST_PARTS * PART_KEYS.1 {
+/// An attention of few queries at its largest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thin {
+    /// Batch × heads.
+    pub heads: i64,
+    /// Queries of each.
+    pub queries: i64,
+    /// Keys.
+    pub keys: i64,
+    /// Channels, of queries and keys or of values.
+    pub channels: i64,
+    /// Operands are halves.
+    pub half: bool,
+}
+
+/// Queries of a head that always go by parts; more do where they are too few for fragments or register tiles and leave units idle.
+const SINGLE_QUERIES: i64 = 4;
+
+/// `(parts, keys of each)` for attention of few queries: as long as they may be while every unit has one. None where another way is taken: on
+/// CPU drivers, for many queries, too many keys, or channels.
+pub fn attention_parts(device: &DeviceProfile, p: &Thin) -> Option<(i64, i64)> {
+    let Thin { heads, queries, keys, channels, half } = *p;
+    let units = i64::from(device.rates.n_units);
+    let tiled = if half { COOP_LEAST } else { TILED_LEAST.0 } as i64;
+    // The streaming kernel gives a workgroup eight queries or more.
+    let few = queries <= SINGLE_QUERIES || (queries < tiled && heads * ((queries + 7) / 8) < units);
+    if device.rates.cpu || !few || channels > MOST_PART_CHANNELS || keys > MOST_PARTS * PART_KEYS.1 {
         return None;
     }
-    let units = i64::from(device.rates.n_units);
+    let rows = heads * queries;
     let (least, mut len) = PART_KEYS;
     let count = |len: i64| (keys + len - 1) / len;
     while len > least && (rows.saturating_mul(count(len)) < units || len / 2 >= keys) && count(len / 2) <= MOST_PARTS {
@@ -216,13 +239,21 @@ mod tests {
     /// Heads of Whisper's decoder, one with many keys, and so many rows that nothing needs to be cut.
     #[test]
     fn keys_of_single_queries_are_cut_until_every_unit_has_a_part() {
-        let parts = |rows, keys| attention_parts(&find("h200").expect("a bundled profile"), rows, keys, 64);
+        let on = |device: &str, heads, queries, keys, half| {
+            let p = Thin { heads, queries, keys, channels: 64, half };
+            attention_parts(&find(device).expect("a bundled profile"), &p)
+        };
+        let parts = |heads, keys| on("h200", heads, 1, keys, true);
         assert_eq!(parts(20, 448), Some((7, 64)));
         assert_eq!(parts(20, 1500), Some((12, 128)));
         assert_eq!(parts(1, 100_000), Some((25, 4096)), "no more parts than terms");
         assert_eq!(parts(300, 1500), Some((1, 2048)));
         assert_eq!(parts(1, 1 << 20), None);
-        assert_eq!(attention_parts(&find("lavapipe").expect("a bundled profile"), 20, 448, 64), None);
+        assert_eq!(on("lavapipe", 20, 1, 448, true), None);
+        assert_eq!(on("h200", 8, 8, 4096, true), Some((4, 1024)), "SAM 2: a click's tokens and the image");
+        assert_eq!(on("h200", 8, 40, 4096, false), Some((1, 4096)));
+        assert_eq!(on("h200", 8, 16, 4096, true), None, "on matrix units");
+        assert_eq!(on("h200", 512, 16, 256, false), None, "workgroups enough");
     }
 
     #[test]
