@@ -78,9 +78,11 @@ def random_model(config, seed):
 def trained_model(checkpoint):
     if os.path.isfile(checkpoint):
         model = DepthAnythingForDepthEstimation(small_config())
-        model.load_state_dict(load_file(checkpoint), strict=True)
+        missing, unexpected = model.load_state_dict(load_file(checkpoint), strict=False)
+        wrong = [name for name in missing if not name.endswith("mask_token")] + unexpected      # the mask is for training
+        assert not wrong, f"{checkpoint} is no Depth Anything V2 Small in the format of transformers: {wrong[:5]}"
         return model
-    return DepthAnythingForDepthEstimation.from_pretrained(checkpoint)
+    return DepthAnythingForDepthEstimation.from_pretrained(checkpoint, dtype=torch.float32)
 
 
 class Depth(nn.Module):
