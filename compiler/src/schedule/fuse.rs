@@ -508,7 +508,7 @@ impl<'a> Fuser<'a> {
 }
 
 /// A map from a half type to f32 that changes no value.
-fn is_widening(graph: &Graph, node: &Node) -> bool {
+pub(super) fn is_widening(graph: &Graph, node: &Node) -> bool {
     let (Op::Map(body), &[x], &[y]) = (&node.op, &node.inputs[..], &node.outputs[..]) else { return false };
     let (from, to) = (graph.ty(x).dtype, graph.ty(y).dtype);
     let same = match *body.exprs.get(body.root) {

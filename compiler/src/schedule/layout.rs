@@ -2,7 +2,7 @@
 //! both sides of its product by whole blocks of channels. Only the order within the value's own memory changes; everything reads and stores
 //! it by coordinates.
 
-use super::fuse::Fusion;
+use super::fuse::{Fusion, is_widening};
 use super::tile::{self, Problem};
 use crate::device::DeviceProfile;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, ValueId};
@@ -76,12 +76,12 @@ pub fn choose(graph: &Graph, fusion: &mut Fusion, device: &DeviceProfile) {
     for (i, node) in graph.nodes.iter().enumerate() {
         node.inputs.iter().for_each(|v| users[v.0 as usize].push(NodeId(i as u32)));
     }
-    for (i, users) in users.iter().enumerate() {
+    for (i, readers) in users.iter().enumerate() {
         let v = ValueId(i as u32);
-        let image = fusion.has_buffer(v) && is_image(graph, v) && gains(graph, v, users);
-        if image || is_kernel(graph, v, users) {
+        let image = fusion.has_buffer(v) && is_image(graph, v) && gains(graph, v, readers);
+        if image || is_kernel(graph, v, readers) {
             fusion.set_order(v, Order::ChannelsLast);
-        } else if let Some(fragments) = in_fragments(graph, v, users, device) {
+        } else if let Some(fragments) = in_fragments(graph, v, &users, device) {
             fusion.set_order(v, Order::Fragments(fragments));
         }
     }
@@ -115,7 +115,7 @@ fn is_kernel(graph: &Graph, v: ValueId, users: &[NodeId]) -> bool {
 }
 
 /// The fragments of weights `[n, k]` that only products have, each as their right operand and quicker for it.
-fn in_fragments(graph: &Graph, v: ValueId, users: &[NodeId], device: &DeviceProfile) -> Option<Fragments> {
+fn in_fragments(graph: &Graph, v: ValueId, users: &[Vec<NodeId>], device: &DeviceProfile) -> Option<Fragments> {
     let ty = graph.ty(v);
     let shape = ty.const_shape().filter(|s| s.len() == 2)?;
     if !matches!(graph.def(v).op, Op::Weight(_) | Op::Const(_)) {
@@ -123,21 +123,42 @@ fn in_fragments(graph: &Graph, v: ValueId, users: &[NodeId], device: &DeviceProf
     }
     let (fragments, multiple) = tile::packs(device, ty.dtype)?;
     let whole = shape[0] % i64::from(fragments.columns) == 0 && shape[1] % i64::from(multiple) == 0;
-    let product = |n: NodeId| {
-        let node = graph.node(n);
-        let right = matches!(node.op, Op::Matmul) && turned_user(graph, v, node.inputs[1]);
-        right
-            && graph
-                .ty(node.outputs[0])
-                .const_shape()
-                .is_some_and(|out| gains_by_packing(device, ty.dtype, &out, shape[1]))
+    let gains = |n: NodeId| {
+        let out = graph.ty(graph.node(n).outputs[0]).const_shape();
+        out.is_some_and(|out| gains_by_packing(device, ty.dtype, &out, shape[1]))
     };
-    let products = |n: &NodeId| {
-        let node = graph.node(*n);
-        let users = users_of(graph, node.outputs[0]);
-        matches!(&node.op, Op::Permute(p) if *p == [1, 0]) && !users.is_empty() && users.into_iter().all(product)
-    };
-    (whole && !users.is_empty() && users.iter().all(products)).then_some(fragments)
+    let readers = products_of(graph, v, users).filter(|_| whole)?;
+    (!readers.is_empty() && readers.into_iter().all(gains)).then_some(fragments)
+}
+
+/// The products whose right operand is `v` turned, perhaps widened, if nothing else reads it.
+fn products_of(graph: &Graph, v: ValueId, users: &[Vec<NodeId>]) -> Option<Vec<NodeId>> {
+    let (mut found, mut open) = (vec![], vec![v]);
+    while let Some(at) = open.pop() {
+        for &n in &users[at.0 as usize] {
+            let node = graph.node(n);
+            match node.op {
+                Op::Permute(_) | Op::Map(_) => open.push(node.outputs[0]),
+                Op::Matmul if turned(graph, node.inputs[1]) == Some(v) && node.inputs[0] != at => found.push(n),
+                _ => return None,
+            }
+        }
+    }
+    Some(found)
+}
+
+/// The matrix that an operand is the transpose of, perhaps in a wider type.
+pub fn turned(graph: &Graph, operand: ValueId) -> Option<ValueId> {
+    let (mut at, mut is_turned) = (operand, false);
+    loop {
+        let node = graph.def(at);
+        match &node.op {
+            Op::Permute(p) if *p == [1, 0] && !is_turned => is_turned = true,
+            _ if is_widening(graph, node) => {}
+            _ => return is_turned.then_some(at),
+        }
+        at = node.inputs[0];
+    }
 }
 
 /// Whether a product of this shape and depth is quicker with packed weights.
@@ -148,15 +169,6 @@ fn gains_by_packing(device: &DeviceProfile, half: DType, out: &[i64], depth: i64
     let (acc, half) = (Ty::F32, Some(half));
     let problem = Problem { batch, m, n, k, line: k, acc, half, gathers: false, fills: false, packed: true };
     m > 8.0 && tile::gains_by_packing(device, &problem)
-}
-
-fn turned_user(graph: &Graph, v: ValueId, operand: ValueId) -> bool {
-    graph.def(operand).inputs.first() == Some(&v)
-}
-
-fn users_of(graph: &Graph, v: ValueId) -> Vec<NodeId> {
-    let all = (0u32..).zip(&graph.nodes).filter(|(_, n)| n.inputs.contains(&v));
-    all.map(|(i, _)| NodeId(i)).collect()
 }
 
 /// `of` with its second entry last: the order of dimensions of a value with its channels last.

@@ -1,11 +1,11 @@
 //! Batched matrix products: broadcast batch dimensions are flattened into one axis.
 
 use super::super::inline::Ctx;
-use super::super::layout::Order;
+use super::super::layout::{self, Order};
 use super::super::tile::{self, Problem};
 use super::{Lowered, finish, max_elems};
 use crate::ir::graph::Node;
-use crate::ir::{Dim, NodeId, Op, ValueId};
+use crate::ir::{Dim, NodeId, ValueId};
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{Expr, ExprId, Exprs};
 use jvc_kernels::is_exact_in;
@@ -94,12 +94,6 @@ pub(super) fn rounded(exprs: &mut Exprs, elem: DType, value: ExprId) -> ExprId {
     if is_exact_in(exprs, value, elem) { value } else { exprs.add(Expr::Round(elem, value)) }
 }
 
-/// What a transposed operand is the transpose of.
-fn weights_behind(cx: &Ctx<'_>, v: ValueId) -> ValueId {
-    let node = cx.graph.def(v);
-    if matches!(node.op, Op::Permute(_)) { node.inputs[0] } else { v }
-}
-
 pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lowered {
     let (a, b, out) = (node.inputs[0], node.inputs[1], node.outputs[0]);
     let shape = &cx.ty(out).shape;
@@ -123,6 +117,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Lower
     at.extend([i, j]);
     let sum = cx.ix.exprs.arg(0, acc);
     let stores = finish(cx, out, at, sum, epilogue);
-    let packed = matches!(cx.fusion.order(weights_behind(cx, b)), Order::Fragments(_));
+    let weights = layout::turned(cx.graph, b);
+    let packed = weights.is_some_and(|w| matches!(cx.fusion.order(w), Order::Fragments(_)));
     Product { batch: &batch, m, n, k: std::slice::from_ref(k), lhs, rhs, acc, dtype, stores, packed }.finish(cx)
 }
