@@ -44,6 +44,8 @@ pub(crate) struct Emit<'s> {
     buffers: Buffers,
     deps: Vec<Deps>,
     ranges: Vec<Interval>,
+    /// Nodes of which an approximation is enough: see [`crate::coarse`].
+    coarse: Vec<bool>,
     frames: Vec<Frame>,
     symbols: BTreeMap<u16, Id>,
 }
@@ -61,7 +63,13 @@ impl<'s> Emit<'s> {
         let buffers = asm.interface(interface);
         let deps = dependencies(exprs);
         let ranges = interval::infer(exprs, axes);
-        Emit { asm, exprs, buffers, deps, ranges, frames: vec![Frame::default()], symbols: BTreeMap::new() }
+        let coarse = vec![false; exprs.len()];
+        Emit { asm, exprs, buffers, deps, ranges, coarse, frames: vec![Frame::default()], symbols: BTreeMap::new() }
+    }
+
+    /// Approximates what these stores round to halves, where that is as good; `others` are all other roots of the kernel.
+    pub(crate) fn round_coarsely(&mut self, stores: &[Store], others: &[ExprId], interface: &Interface) {
+        self.coarse = crate::coarse::nodes(self.exprs, stores, others, interface);
     }
 
     /// Ends the kernel.
@@ -348,6 +356,9 @@ impl<'s> Emit<'s> {
             }
             Expr::Unary(op, a) => {
                 let value = self.eval(a);
+                if op == Unary::Erf && self.coarse[id.0 as usize] {
+                    return self.asm.erf_coarse(value);
+                }
                 emit_unary(&mut self.asm, op, value)
             }
             Expr::Binary(op @ (Binary::Div | Binary::Rem), a, b) if exprs.ty(a) == Ty::I32 => self.divide(op, a, b),

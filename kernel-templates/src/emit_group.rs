@@ -18,7 +18,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups along `axis`, if everything that `roots` load along it comes in whole blocks, and all `stores` fill whole blocks.
+    /// Groups along `axis`, if everything that `roots` load along it comes in whole blocks, or the axis is one group, and all `stores` fill
+    /// whole blocks.
     pub(crate) fn of(
         (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
         roots: &[ExprId],
@@ -53,16 +54,21 @@ impl Groups {
             return None;
         }
         let depends = dependencies(exprs);
+        // An axis of one group is there for the stores: what does not come in blocks is read element by element.
+        let lone = extents[axis] == Extent::Const(GROUP);
         let mut loads = vec![];
         for id in exprs.reachable(roots) {
             let Expr::Load { dtype, .. } = *exprs.get(id) else { continue };
             if depends[id.0 as usize] & (1 << axis) == 0 {
                 continue;
             }
-            if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
-                return None;
+            let float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
+            let found = wide_load::find(exprs, interface, extents, id, axis, dtype).filter(|_| float);
+            match found {
+                Some(load) => loads.push((id, load, dtype)),
+                None if lone => {}
+                None => return None,
             }
-            loads.push((id, wide_load::find(exprs, interface, extents, id, axis, dtype)?, dtype));
         }
         Some(Groups { size: GROUP, axis, loads })
     }

@@ -12,6 +12,7 @@ pub mod templates;
 mod asm;
 mod build;
 mod check;
+mod coarse;
 mod compact;
 mod contiguity;
 mod emit_expr;

@@ -78,6 +78,23 @@ pub(crate) fn find(
     (consecutive && guarded).then_some(WideLoad { operand, index: index[0], guard })
 }
 
+/// The loads below `roots` of whole groups along `axis`, each as one load of all its elements.
+pub(crate) fn blocks(
+    exprs: &Exprs,
+    interface: &Interface,
+    extents: &[Extent],
+    roots: &[ExprId],
+    axis: usize,
+) -> Vec<(ExprId, WideLoad, DType)> {
+    let one = |id: ExprId| {
+        let Expr::Load { dtype, .. } = *exprs.get(id) else { return None };
+        let float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
+        let load = find(exprs, interface, extents, id, axis, dtype).filter(|_| float)?;
+        Some((id, load, dtype))
+    };
+    exprs.reachable(roots).into_iter().filter_map(one).collect()
+}
+
 /// The loads below `roots` that fetch four elements at once along `axis`; none where other f32 are found there that change along the axis, or
 /// the axis is not of whole fours.
 pub(crate) fn fours(

@@ -26,9 +26,11 @@ mod spell_thin_attention;
 mod split_products;
 mod split_rows;
 mod split_scans;
+mod turn_images;
 
 pub(crate) use constants::{decodes_bytes, known_value};
 pub(crate) use pack_kernels::is_packed;
+pub(crate) use turn_images::is_turned;
 
 use crate::aten::storage_of;
 use crate::device::DeviceProfile;
@@ -94,6 +96,8 @@ pub const PIPELINE: &[Pass] = &[
     pack_kernels::PASS,
     simplify_movement::PASS,
     drop_dead::PASS,
+    // Needs: nothing after it, to which a copy would be a value that needs no kernel.
+    turn_images::PASS,
 ];
 
 /// Every pass once, for messages and tests.
@@ -114,6 +118,7 @@ pub const PASSES: &[Pass] = &[
     split_products::PASS,
     split_rows::PASS,
     split_scans::PASS,
+    turn_images::PASS,
 ];
 
 /// What passes may look at beside the graph.

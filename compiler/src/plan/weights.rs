@@ -248,17 +248,22 @@ fn reordered(order: Order, shape: &[u64], rows: &[u8]) -> Vec<u8> {
         Order::Rows => rows.to_vec(),
         Order::Fragments(f) => f.packed(rows, shape[1] as usize),
         Order::ChannelsLast => {
-            let n: u64 = shape.iter().product();
             let (channels, inner) = (shape[1] as usize, shape[2..].iter().product::<u64>() as usize);
-            let size = rows.len() / (n as usize).max(1);
-            let mut out = Vec::with_capacity(rows.len());
-            for block in rows.chunks_exact((channels * inner * size).max(1)) {
-                let places = (0..inner).flat_map(|i| (0..channels).map(move |c| (c * inner + i) * size));
-                places.for_each(|at| out.extend_from_slice(&block[at..at + size]));
-            }
-            out
+            second_last(rows, shape[0] as usize, channels, inner)
         }
+        Order::FirstLast => second_last(rows, 1, shape[0] as usize, shape[1..].iter().product::<u64>() as usize),
     }
+}
+
+/// Elements `[outer, second, inner]` as `[outer, inner, second]`.
+fn second_last(rows: &[u8], outer: usize, second: usize, inner: usize) -> Vec<u8> {
+    let size = rows.len() / (outer * second * inner).max(1);
+    let mut out = Vec::with_capacity(rows.len());
+    for block in rows.chunks_exact((second * inner * size).max(1)) {
+        let places = (0..inner).flat_map(|i| (0..second).map(move |c| (c * inner + i) * size));
+        places.for_each(|at| out.extend_from_slice(&block[at..at + size]));
+    }
+    out
 }
 
 /// Each element in a 32-bit word of its own, as `Storage::Word` says.

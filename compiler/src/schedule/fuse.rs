@@ -8,7 +8,7 @@
 use super::inline::Place;
 use super::layout::Order;
 use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
-use crate::passes::decodes_bytes;
+use crate::passes::{decodes_bytes, is_turned};
 use jvc_kernels::expr::{Binary, Expr, Unary};
 use jvc_kernels::spec::Combine;
 
@@ -62,6 +62,7 @@ pub enum Reason {
     TooLarge,
     Broadcast,
     Concat,
+    Turned,
 }
 
 impl Reason {
@@ -76,6 +77,7 @@ impl Reason {
             Reason::TooLarge => "the fused expression would be too large",
             Reason::Broadcast => "a broadcast would recompute it",
             Reason::Concat => "its parts are stored into it",
+            Reason::Turned => "convolutions read blocks of its channels",
         }
     }
 }
@@ -313,6 +315,7 @@ impl<'a> Fuser<'a> {
 
     fn user_reason(&self, v: ValueId, work: Work, user: &Op, node: NodeId) -> Option<Reason> {
         match user {
+            Op::Conv { .. } | Op::ConvTranspose { .. } if is_turned(self.graph, v) => Some(Reason::Turned),
             Op::Compute(_) if work.ops > MAX_INNER_LOOP_OPS || work.loads > 1.5 => Some(Reason::IndexedOperand),
             Op::Matmul
             | Op::Conv { .. }

@@ -3,7 +3,7 @@
 
 use super::fuse::Fusion;
 use super::index::Ix;
-use super::layout::{Order, channels_last};
+use super::layout::{Order, channels_last, first_last};
 use super::symtab::SymTable;
 use crate::device::DeviceProfile;
 use crate::ir::{Body, DType, Dim, Graph, Literal, Op, TensorType, ValueId};
@@ -183,6 +183,7 @@ impl<'a> Ctx<'a> {
         match order {
             Order::Rows => self.ix.linear(idx, shape),
             Order::ChannelsLast => self.ix.linear(&channels_last(idx), &channels_last(shape)),
+            Order::FirstLast => self.ix.linear(&first_last(idx), &first_last(shape)),
             Order::Fragments(f) => f.place(&mut self.ix.exprs, (idx[0], idx[1]), shape),
         }
     }

@@ -18,6 +18,8 @@ pub enum Order {
     Rows,
     /// Row-major with dimension 1 last.
     ChannelsLast,
+    /// Row-major with dimension 0 last: weights of transposed convolutions with their input channels last.
+    FirstLast,
     /// Weights `[n, k]` as the right operand of products on matrix units, see [`Fragments`].
     Fragments(Fragments),
 }
@@ -62,7 +64,7 @@ impl Fragments {
 }
 
 /// Elements of a block of 16 bytes.
-const BLOCK: i64 = 8;
+pub(super) const BLOCK: i64 = 8;
 /// Output channels below which a convolution does not fill matrix fragments.
 const MIN_OUTPUTS: i64 = 16;
 
@@ -76,42 +78,52 @@ pub fn choose(graph: &Graph, fusion: &mut Fusion, device: &DeviceProfile) {
     for (i, node) in graph.nodes.iter().enumerate() {
         node.inputs.iter().for_each(|v| users[v.0 as usize].push(NodeId(i as u32)));
     }
-    for (i, readers) in users.iter().enumerate() {
+    // Backwards: what is read for an image gains by being one.
+    for (i, readers) in users.iter().enumerate().rev() {
         let v = ValueId(i as u32);
-        let image = fusion.has_buffer(v) && is_image(graph, v) && gains(graph, v, readers);
-        if image || is_kernel(graph, v, readers) {
+        let image = fusion.has_buffer(v) && is_image(graph, v) && gains(graph, fusion, v, readers);
+        if image {
             fusion.set_order(v, Order::ChannelsLast);
+        } else if let Some(order) = kernel_order(graph, v, readers) {
+            fusion.set_order(v, order);
         } else if let Some(fragments) = in_fragments(graph, v, &users, device) {
             fusion.set_order(v, Order::Fragments(fragments));
         }
     }
 }
 
-/// Halves with whole blocks of channels.
-fn has_blocks(graph: &Graph, v: ValueId) -> bool {
+/// Halves with whole blocks along a dimension.
+fn has_blocks(graph: &Graph, v: ValueId, dim: usize) -> bool {
     let ty = graph.ty(v);
     let whole = |c: i64| c > 0 && c % BLOCK == 0;
     let half = matches!(ty.dtype, DType::F16 | DType::BF16);
-    half && ty.shape.len() >= 3 && ty.shape[1].as_const().is_some_and(whole)
+    half && ty.shape.len() >= 3 && ty.shape[dim].as_const().is_some_and(whole)
 }
 
 /// Stored by a kernel that finds places by coordinates.
 fn is_image(graph: &Graph, v: ValueId) -> bool {
-    has_blocks(graph, v) && matches!(graph.def(v).op, Op::Map(_) | Op::Conv { .. } | Op::ConvTranspose { .. })
+    has_blocks(graph, v, 1)
+        && matches!(graph.def(v).op, Op::Map(_) | Op::Compute(_) | Op::Conv { .. } | Op::ConvTranspose { .. })
 }
 
-/// A constant that convolutions have as their weights, and nothing else reads.
-fn is_kernel(graph: &Graph, v: ValueId, users: &[NodeId]) -> bool {
+/// The order with its input channels last of a constant that convolutions of one kind have as their weights, and nothing else reads.
+fn kernel_order(graph: &Graph, v: ValueId, users: &[NodeId]) -> Option<Order> {
     let constant = match &graph.def(v).op {
         Op::Weight(_) => true,
         Op::Const(lit) => lit.ty.const_shape().is_some(),
         _ => false,
     };
-    let weights = |n: &NodeId| {
+    let order = |n: &NodeId| {
         let node = graph.node(*n);
-        matches!(node.op, Op::Conv { groups: 1, .. }) && node.inputs[1] == v && node.inputs[0] != v
+        let (order, channels) = match node.op {
+            Op::Conv { groups: 1, .. } => (Order::ChannelsLast, 1),
+            Op::ConvTranspose { groups: 1, .. } => (Order::FirstLast, 0),
+            _ => return None,
+        };
+        (node.inputs[1] == v && node.inputs[0] != v && has_blocks(graph, v, channels)).then_some(order)
     };
-    constant && has_blocks(graph, v) && !users.is_empty() && users.iter().all(weights)
+    let first = order(users.first().filter(|_| constant)?)?;
+    users.iter().all(|n| order(n) == Some(first)).then_some(first)
 }
 
 /// The fragments of weights `[n, k]` that only products have, each as their right operand and quicker for it.
@@ -176,16 +188,26 @@ pub fn channels_last<T: Clone>(of: &[T]) -> Vec<T> {
     [&of[..1], &of[2..], &of[1..2]].concat()
 }
 
-/// Some convolution reads it, and nothing does that walks along its rows.
-fn gains(graph: &Graph, v: ValueId, users: &[NodeId]) -> bool {
+/// `of` with its first entry last.
+pub fn first_last<T: Clone>(of: &[T]) -> Vec<T> {
+    [&of[1..], &of[..1]].concat()
+}
+
+/// Some convolution reads it, or what becomes an image, and nothing does that walks along its rows.
+fn gains(graph: &Graph, fusion: &Fusion, v: ValueId, users: &[NodeId]) -> bool {
     let product = |n: &NodeId| {
         let node = graph.node(*n);
-        let Op::Conv { groups: 1, .. } = node.op else { return false };
-        let outputs = graph.ty(node.inputs[1]).shape[0].as_const();
+        let of = match node.op {
+            Op::Conv { groups: 1, .. } => 0,
+            Op::ConvTranspose { groups: 1, .. } => 1,
+            _ => return false,
+        };
+        let outputs = graph.ty(node.inputs[1]).shape[of].as_const();
         node.inputs[0] == v && outputs.is_some_and(|n| n >= MIN_OUTPUTS)
     };
-    let other = |n: &NodeId| product(n) || matches!(graph.node(*n).op, Op::Map(_));
-    users.iter().any(product) && users.iter().all(other)
+    let pointwise = |n: &NodeId| matches!(graph.node(*n).op, Op::Map(_) | Op::Compute(_));
+    let image = |n: &NodeId| pointwise(n) && fusion.order(graph.node(*n).outputs[0]) == Order::ChannelsLast;
+    users.iter().any(|n| product(n) || image(n)) && users.iter().all(|n| product(n) || pointwise(n))
 }
 
 #[cfg(test)]

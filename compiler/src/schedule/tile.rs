@@ -15,7 +15,7 @@ use crate::plan::kernels::limits;
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
-use jvc_kernels::spec::{Coop, Fill, KernelSpec, MapSpec, MatmulSpec, Spread, Staging, Turned};
+use jvc_kernels::spec::{Coop, Extent, Fill, KernelSpec, MapSpec, MatmulSpec, Spread, Staging, Turned};
 use jvc_kernels::templates::matmul::coop_fits;
 use jvc_kernels::templates::{map, scan, sort};
 
@@ -136,10 +136,14 @@ pub fn map(device: &DeviceProfile, elems: f64) -> (u32, u32) {
     (wg(device, elems), 1)
 }
 
-/// Elements of an invocation where blocks of 16 bytes pay: on devices that have threads enough left, and for code that may be laid out so often.
+/// Elements of an invocation where blocks of 16 bytes pay: where the last axis is just that, on devices that have threads enough left, and for
+/// code that may be laid out so often.
 pub fn map_group(device: &DeviceProfile, elems: f64, spec: &MapSpec) -> Option<u32> {
     let size = map::group_size(spec).filter(|_| !device.rates.cpu)?;
     let roots: Vec<ExprId> = spec.stores.iter().map(|s| s.value).collect();
+    if spec.domain.last() == Some(&Extent::Const(size)) {
+        return Some(size);
+    }
     let enough = elems >= f64::from(device.rates.n_units) * 512.0 * f64::from(size);
     (enough && spec.exprs.reachable(&roots).len() <= MOST_GROUPED_NODES).then_some(size)
 }

@@ -60,6 +60,22 @@ impl Asm {
         self.select(is_large, large, small)
     }
 
+    /// f32: within 4·10⁻⁷ of erf, whatever that is: for sums with 1 that are then rounded to a half type. 1 − 2^p of a polynomial p that is a
+    /// minimax fit up to 4.2, of which the last 0.2 are cut off.
+    pub(crate) fn erf_coarse(&mut self, x: Id) -> Id {
+        let a = self.fabs(x);
+        let end = self.above_const(a, 4.0);
+        let capped = self.select_const(end, 4.0, a);
+        let factor = self.poly(
+            capped,
+            &[-1.627_925_07, -9.181_654_87e-1, -1.496_993_72e-1, 3.089_609_72e-2, -3.664_220_34e-3, 1.420_293_80e-4],
+        );
+        let exponent = self.fmul(factor, capped);
+        let rest = self.glsl(Glsl::Exp2, exponent);
+        let value = self.const_sub(1.0, rest);
+        self.copy_sign(value, x)
+    }
+
     /// f64: 2/√π · e^(−x²) · Σ 2ⁱx^(2i+1)/(2i+1)!!, whose terms are all of one sign.
     fn erf_series(&mut self, x: Id) -> Id {
         let a = self.fabs(x);

@@ -53,6 +53,7 @@ pub fn build(spec: &MapSpec, target: Target) -> Result<Kernel, BuildError> {
     }
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &spec.domain, target, spec.wg);
     cx.load_symbols(&spec.domain);
+    cx.round_coarsely(&spec.stores, &[], &spec.interface);
     let index = cx.global_index(spec.wg);
     match whole_chunks(spec) {
         Some(chunked) => emit_chunk(&mut cx, spec, index, &chunked),

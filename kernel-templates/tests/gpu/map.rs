@@ -2,7 +2,7 @@
 
 use crate::spec::{interface, operand, row_major, symbolic};
 use crate::support::{EXACT, Random, Tolerance, check, elements, gpu};
-use jvc_kernels::dtype::{DType, Storage};
+use jvc_kernels::dtype::{DType, Storage, Ty};
 use jvc_kernels::eval::Value;
 use jvc_kernels::expr::{Binary, Expr, Exprs, Unary};
 use jvc_kernels::host::{HostBuffer, Memory};
@@ -83,6 +83,70 @@ fn convert(gpu: &jvc_runtime::Gpu, from: DType, to: DType, storage: Storage) -> 
     check(gpu, &format!("{from} to {to} {storage:?}"), &spec, &memory, EXACT)
 }
 
+/// GELU of halves, whose error function is an approximation: within a rounding of the result and 10⁻⁶, NaN and infinities included.
+#[test]
+fn gelu_that_is_rounded_to_halves_is_as_good_as_exact() {
+    let Some(gpu) = gpu("gelu") else { return };
+    let n = Extent::Const(2048);
+    let mut e = Exprs::new();
+    let index = row_major(&mut e, &[(0, n)]);
+    let x = e.load(0, DType::F16, vec![index]);
+    let [half, root, one] = [0.5, std::f32::consts::FRAC_1_SQRT_2, 1.0].map(|v| e.f32(v));
+    let (scaled, inner) = (e.bin(Binary::Mul, x, half), e.bin(Binary::Mul, x, root));
+    let erf = e.un(Unary::Erf, inner);
+    let sum = e.bin(Binary::Add, one, erf);
+    let value = e.bin(Binary::Mul, scaled, sum);
+    let operands = vec![operand(DType::F16, Access::Read), operand(DType::F16, Access::Write)];
+    let mut input = HostBuffer::zeros(DType::F16, Storage::Native, 2048);
+    for i in 0..2048 {
+        let v = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0].get(i).copied().unwrap_or(i as f64 / 150.0 - 6.8);
+        input.store(i, Value::from_f64(Ty::F32, v));
+    }
+    let memory =
+        Memory { operands: vec![input, HostBuffer::zeros(DType::F16, Storage::Native, 2048)], symbols: vec![] };
+    let spec = KernelSpec::Map(MapSpec {
+        interface: interface(operands, false),
+        exprs: e,
+        domain: vec![n],
+        stores: vec![Store { operand: 1, index, value, guard: None }],
+        per_thread: 1,
+        wg: 64,
+    });
+    check(&gpu, "gelu", &spec, &memory, Tolerance { relative: 1e-3, absolute: 1e-6 });
+}
+
+/// An image `[c, place]` turned to `[place, c]`, a block of channels an invocation: read element by element, stored by the block.
+#[test]
+fn an_axis_of_one_block_is_stored_by_the_block_whatever_it_reads() {
+    let Some(gpu) = gpu("turned") else { return };
+    let (blocks, places) = (3u32, 37u32);
+    let n = (blocks * 8 * places) as usize;
+    let mut e = Exprs::new();
+    let (block, place, within) = (e.axis(0), e.axis(1), e.axis(2));
+    let [eight, width, channels] = [8, places as i32, 8 * blocks as i32].map(|v| e.i32(v));
+    let first = e.bin(Binary::Mul, block, eight);
+    let channel = e.bin(Binary::Add, first, within);
+    let line = e.bin(Binary::Mul, channel, width);
+    let from = e.bin(Binary::Add, line, place);
+    let start = e.bin(Binary::Mul, place, channels);
+    let to = e.bin(Binary::Add, start, channel);
+    let value = e.load(0, DType::F16, vec![from]);
+    let mut input = HostBuffer::zeros(DType::F16, Storage::Native, n);
+    (0..n).for_each(|i| input.store(i, Value::from_f64(Ty::F32, i as f64)));
+    let memory = Memory { operands: vec![input, HostBuffer::zeros(DType::F16, Storage::Native, n)], symbols: vec![] };
+    let operands = vec![operand(DType::F16, Access::Read), operand(DType::F16, Access::Write)];
+    let spec = MapSpec {
+        interface: interface(operands, false),
+        exprs: e,
+        domain: vec![Extent::Const(blocks), Extent::Const(places), Extent::Const(8)],
+        stores: vec![Store { operand: 1, index: to, value, guard: None }],
+        per_thread: 8,
+        wg: 64,
+    };
+    assert_eq!(jvc_kernels::templates::map::group_size(&spec), Some(8));
+    check(&gpu, "turned", &KernelSpec::Map(spec), &memory, EXACT);
+}
+
 #[test]
 fn domains_of_any_shape_are_covered_once_and_guards_hold() {
     let Some(gpu) = gpu("domains") else { return };
@@ -160,7 +224,7 @@ fn shaped(gpu: &jvc_runtime::Gpu, domain: &[Extent], per_thread: u32, wg: u32, s
     let first = if domain.is_empty() { e.i32(4) } else { e.axis(0) };
     let one = e.i32(1);
     let factor = e.bin(Binary::Add, first, one);
-    let factor = e.cast(jvc_kernels::dtype::Ty::F32, factor);
+    let factor = e.cast(Ty::F32, factor);
     let value = e.bin(Binary::Mul, x, factor);
     let (three, two) = (e.i32(3), e.i32(2));
     let rest = e.bin(Binary::Rem, index, three);
@@ -280,7 +344,7 @@ fn selections_and_comparisons_with_nan_follow_the_reference() {
     let mut values = vec![e.bin(Binary::Max, a, b), e.bin(Binary::Min, a, b), e.select(less, a, b)];
     for op in [Binary::Eq, Binary::Ne, Binary::Lt, Binary::Le] {
         let truth = e.bin(op, a, b);
-        values.push(e.cast(jvc_kernels::dtype::Ty::F32, truth));
+        values.push(e.cast(Ty::F32, truth));
     }
     let mut operands = vec![operand(DType::F32, Access::Read)];
     operands.extend(values.iter().map(|_| operand(DType::F32, Access::Write)));

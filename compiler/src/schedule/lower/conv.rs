@@ -45,7 +45,7 @@ impl Geometry {
             groups: groups_dim,
             images: x.shape[0].clone(),
             phases: vec![1; out.shape.len() - 2],
-            channels_last: !transposed && cx.fusion.order(node.inputs[1]) == Order::ChannelsLast,
+            channels_last: matches!(cx.fusion.order(node.inputs[1]), Order::ChannelsLast | Order::FirstLast),
         }
     }
 

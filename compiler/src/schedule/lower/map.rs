@@ -1,6 +1,7 @@
 //! Map kernels: a pointwise value at every coordinate, parts of a concatenation, state updates.
 
 use super::super::inline::{Ctx, Place};
+use super::super::layout::{BLOCK, Order};
 use super::super::tile;
 use super::{Lowered, max_elems};
 use crate::ir::{Dim, ValueId};
@@ -22,7 +23,42 @@ fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
     Lowered::new(KernelSpec::Map(spec), flops)
 }
 
+/// A value with its channels last, a block of them an invocation: neighbours take neighbouring blocks, or the same block of neighbouring
+/// places where elements are read that lie along those.
+fn lower_image(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
+    let shape = cx.ty(v).shape.clone();
+    let (block, places) = (Dim::from(BLOCK), &shape[2..]);
+    let blocks = shape[1].floor_div(&block);
+    let along_places = reads_along_places(cx, v);
+    let middle = if along_places { [&[blocks][..], places].concat() } else { [places, &[blocks][..]].concat() };
+    let domain = [&shape[..1], &middle, &[block]].concat();
+    let axes = cx.axes(0, &domain);
+    let (first, within) = (if along_places { 1 } else { shape.len() - 1 }, axes[shape.len()]);
+    let size = cx.ix.int(BLOCK);
+    let start = cx.ix.mul(axes[first], size);
+    let channel = cx.ix.add(start, within);
+    let after = if along_places { 2 } else { 1 };
+    let at = [&axes[..1], &[channel], &axes[after..after + places.len()]].concat();
+    let value = cx.definition_at(v, &at);
+    let stores = cx.store(v, &at, value);
+    spec(cx, &domain, stores)
+}
+
+/// Whether something in memory is read on the way to a value that has other places side by side than channels.
+fn reads_along_places(cx: &Ctx<'_>, v: ValueId) -> bool {
+    cx.graph.def(v).inputs.iter().any(|&x| {
+        if !cx.fusion.in_memory(cx.graph, x) {
+            return reads_along_places(cx, x);
+        }
+        let has_places = cx.ty(x).shape.iter().skip(2).any(|d| !d.is(1));
+        has_places && cx.fusion.order(x) != Order::ChannelsLast
+    })
+}
+
 pub(super) fn lower(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
+    if cx.fusion.order(v) == Order::ChannelsLast {
+        return lower_image(cx, v);
+    }
     let shape = cx.ty(v).shape.clone();
     let at = cx.axes(0, &shape);
     let value = cx.definition_at(v, &at);

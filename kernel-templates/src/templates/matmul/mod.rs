@@ -124,6 +124,7 @@ fn start(spec: &MatmulSpec, target: Target) -> Emit<'_> {
     let extents = all_extents(spec);
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
+    cx.round_coarsely(&spec.stores, &[spec.lhs, spec.rhs], &spec.interface);
     cx
 }
 

@@ -7,6 +7,7 @@ use crate::asm::{Id, Lines};
 use crate::contiguity::is_consecutive_index;
 use crate::dtype::DType;
 use crate::emit_expr::Emit;
+use crate::expr::ExprId;
 use crate::spec::{Coop, Extent, MatmulSpec, Store};
 use crate::wide_load::{self, GROUP};
 
@@ -145,17 +146,24 @@ fn store_some(cx: &mut Emit<'_>, p: &Product<'_>, (row, col): (Id, Id), values: 
 fn store_group(cx: &mut Emit<'_>, spec: &MatmulSpec, (row, col): (Id, Id), sums: &[Id], axis: usize) {
     let along = if axis == M { row } else { col };
     cx.bind_axis(if axis == M { N } else { M }, if axis == M { col } else { row });
-    let places: Vec<(Id, Option<Id>)> = cx.scope(|cx| {
+    let roots: Vec<ExprId> = spec.stores.iter().map(|s| s.value).collect();
+    let blocks = wide_load::blocks(&spec.exprs, &spec.interface, &all_extents(spec), &roots, axis);
+    let (places, loaded) = cx.scope(|cx| {
         cx.bind_axis(axis, along);
-        spec.stores.iter().map(|s| (cx.eval(s.index), s.guard.map(|g| cx.eval(g)))).collect()
+        let places: Vec<(Id, Option<Id>)> =
+            spec.stores.iter().map(|s| (cx.eval(s.index), s.guard.map(|g| cx.eval(g)))).collect();
+        let loaded: Vec<(ExprId, Vec<Id>)> =
+            blocks.iter().map(|&(id, load, dtype)| (id, cx.load_group(load, dtype, GROUP))).collect();
+        (places, loaded)
     });
     let mut values: Vec<Vec<Id>> = vec![vec![]; spec.stores.len()];
     for (e, &sum) in (0u32..).zip(sums) {
-        let e = cx.asm.u32(e);
-        let at = cx.asm.iadd(along, e);
+        let e_id = cx.asm.u32(e);
+        let at = cx.asm.iadd(along, e_id);
         cx.scope(|cx| {
             cx.bind_axis(axis, at);
             cx.bind_arg(0, sum);
+            loaded.iter().for_each(|(id, values)| cx.preset(*id, values[e as usize]));
             for (values, s) in values.iter_mut().zip(&spec.stores) {
                 values.push(cx.eval(s.value));
             }

@@ -308,11 +308,22 @@ pub(super) fn n_loaded(p: &Product<'_>) -> usize {
     p.staged.iter().map(n_groups).sum()
 }
 
-/// As [`load`]; zeros beyond the end of k.
+/// As [`load`]; beyond the end of k zeros, or the last tile once more: without a branch, loads and products run side by side.
 pub(super) fn load_some(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
-    let zeros = cx.asm.zero_block();
-    let some = cx.asm.ult(tile.k, tile.total);
-    cx.if_then(some, &vec![zeros; n_loaded(p)], |cx| load(cx, p, tile))
+    let known = cx.asm.const_bits(tile.total).filter(|total| *total > 0);
+    match known {
+        Some(_) if !tile.covered => load(cx, p, tile),
+        Some(total) => {
+            let (inside, last) = (cx.asm.ult(tile.k, tile.total), cx.asm.u32(total as u32 - p.c.bk));
+            let k = cx.asm.select(inside, tile.k, last);
+            load(cx, p, KRange { k, ..tile })
+        }
+        None => {
+            let zeros = cx.asm.zero_block();
+            let some = cx.asm.ult(tile.k, tile.total);
+            cx.if_then(some, &vec![zeros; n_loaded(p)], |cx| load(cx, p, tile))
+        }
+    }
 }
 
 /// Writes the k tile at `tile` to the buffer that starts at block `buffer`: whole blocks as they were loaded, others now.

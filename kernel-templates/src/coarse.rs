@@ -1,0 +1,84 @@
+//! Which nodes of a kernel's expressions need not be more precise than the halves that they end up in: error functions in sums with 1 that only
+//! sums, products and choices lead from to a rounding. PyTorch computes GELU of halves so, in f32, and rounds once; an error of a few
+//! 10⁻⁷ before that rounding is a thousandth of what it does.
+
+use crate::dtype::{DType, Ty};
+use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
+use crate::spec::{Interface, Store};
+
+/// By node, whether it is such an error function. `others` are the kernel's roots beside the stores.
+pub(crate) fn nodes(exprs: &Exprs, stores: &[Store], others: &[ExprId], interface: &Interface) -> Vec<bool> {
+    let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
+    let values: Vec<ExprId> = stores.iter().map(|s| s.value).collect();
+    let mut fine = vec![false; exprs.len()];
+    for s in stores {
+        let rounds = half(interface.operands[usize::from(s.operand)].dtype) && !is_erf(exprs, s.value);
+        [Some(s.index), s.guard, (!rounds).then_some(s.value)]
+            .into_iter()
+            .flatten()
+            .for_each(|id| fine[id.0 as usize] = true);
+    }
+    others.iter().for_each(|id| fine[id.0 as usize] = true);
+    let mut in_use = vec![false; exprs.len()];
+    let roots: Vec<ExprId> = values.iter().chain(others).copied().collect();
+    exprs.reachable(&roots).into_iter().for_each(|id| in_use[id.0 as usize] = true);
+    // Users stand behind what they use.
+    let all: Vec<(ExprId, &Expr)> = exprs.iter().collect();
+    for &(id, node) in all.iter().rev().filter(|(id, _)| in_use[id.0 as usize]) {
+        let is_fine = fine[id.0 as usize];
+        for operand in exprs.operands(id) {
+            fine[operand.0 as usize] |= match node {
+                Expr::Round(dtype, _) if half(*dtype) => is_erf(exprs, operand),
+                _ => is_fine || !keeps_errors(exprs, node, operand),
+            };
+        }
+    }
+    all.iter()
+        .map(|(id, node)| matches!(node, Expr::Unary(Unary::Erf, a) if exprs.ty(*a) == Ty::F32) && !fine[id.0 as usize])
+        .collect()
+}
+
+fn is_erf(exprs: &Exprs, id: ExprId) -> bool {
+    matches!(exprs.get(id), Expr::Unary(Unary::Erf, _))
+}
+
+/// Whether an error of an operand gives one of the same kind in the result: relative to 1 for the error function, relative to its size for all else.
+fn keeps_errors(exprs: &Exprs, node: &Expr, operand: ExprId) -> bool {
+    let is_erf = is_erf(exprs, operand);
+    let one = |id: ExprId| matches!(exprs.get(id), Expr::Lit(Lit::F32(bits)) if f32::from_bits(*bits) == 1.0);
+    match *node {
+        Expr::Binary(Binary::Add, a, b) => !is_erf || one(a) || one(b),
+        Expr::Binary(Binary::Mul, ..) | Expr::Unary(Unary::Neg, _) => !is_erf,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Storage;
+    use crate::spec::{Access, Operand};
+
+    /// Whether the error function of a sum with 1 is coarse, stored in a type after `then`.
+    fn coarse(dtype: DType, then: impl Fn(&mut Exprs, ExprId, ExprId) -> ExprId) -> bool {
+        let mut e = Exprs::new();
+        let (x, one, index) = (e.arg(0, Ty::F32), e.f32(1.0), e.axis(0));
+        let erf = e.un(Unary::Erf, x);
+        let sum = e.bin(Binary::Add, one, erf);
+        let value = then(&mut e, sum, erf);
+        let operand = Operand { dtype, storage: Storage::Native, access: Access::Write, base: 0, via_table: false };
+        let interface = Interface { operands: vec![operand], n_bases: 1, symbols: false };
+        nodes(&e, &[Store { operand: 0, index, value, guard: None }], &[], &interface)[erf.0 as usize]
+    }
+
+    #[test]
+    fn only_sums_with_one_on_their_way_to_a_half_are_coarse() {
+        let scaled = |e: &mut Exprs, sum: ExprId, _: ExprId| e.bin(Binary::Mul, sum, sum);
+        assert!(coarse(DType::F16, scaled) && coarse(DType::BF16, scaled));
+        assert!(!coarse(DType::F32, scaled), "nothing is rounded");
+        assert!(coarse(DType::F32, |e, sum, _| e.add(Expr::Round(DType::F16, sum))), "it is rounded on the way");
+        assert!(!coarse(DType::F16, |_, _, erf| erf), "near 0 the error function itself is small");
+        assert!(!coarse(DType::F16, |e, sum, erf| e.bin(Binary::Mul, sum, erf)), "the same");
+        assert!(!coarse(DType::F16, |e, sum, _| e.un(Unary::Log, sum)), "a logarithm makes errors larger");
+    }
+}
