@@ -90,20 +90,24 @@ struct FilledTile {
     factor: f64,
 }
 
-const fn filled_tile(size: (u32, u32, u32), warps: (u32, u32), packed: u32, factor: f64) -> FilledTile {
-    FilledTile { tile: coop_tile(size, warps, if packed > 0 { 2 } else { 1 }, 1.24), packed, factor }
+const fn filled_tile(size: (u32, u32, u32), warps: (u32, u32), packed: u32, (factor, alone): (f64, f64)) -> FilledTile {
+    FilledTile { tile: coop_tile(size, warps, if packed > 0 { 2 } else { 1 }, alone), packed, factor }
 }
 
 /// Measured on an H200. Packed weights: the subgroups stand side by side, so that each reads what no other does. Without: small tiles of
-/// two subgroups, many of which a unit runs at a time, for windows of convolutions. The last of each is for devices with little shared memory.
-const FILLED_TILES: [FilledTile; 7] = [
-    filled_tile((64, 256, PACKED_DEPTH), (1, 4), 1, 0.82),
-    filled_tile((64, 192, PACKED_DEPTH), (1, 4), 1, 0.98),
-    filled_tile((64, 144, PACKED_DEPTH), (1, 3), 2, 0.96),
-    filled_tile((64, 128, PACKED_DEPTH), (1, 4), 2, 0.95),
-    filled_tile((16, 16, PACKED_DEPTH), (1, 2), 1, 3.0),
-    filled_tile((64, 64, 32), (2, 1), 0, 0.74),
-    filled_tile((16, 16, 64), (2, 2), 0, 3.0),
+/// two subgroups, many of which a unit runs at a time, for windows of convolutions; `alone` is how many of them take no longer than one. The
+/// last of each is for devices with little shared memory.
+const FILLED_TILES: [FilledTile; 10] = [
+    filled_tile((64, 256, PACKED_DEPTH), (1, 4), 1, (0.69, 1.4)),
+    filled_tile((64, 192, PACKED_DEPTH), (1, 4), 1, (0.85, 1.24)),
+    filled_tile((64, 144, PACKED_DEPTH), (1, 3), 2, (0.78, 1.24)),
+    filled_tile((64, 128, PACKED_DEPTH), (1, 4), 2, (0.735, 1.4)),
+    filled_tile((32, 128, PACKED_DEPTH), (1, 4), 2, (0.65, 1.6)),
+    filled_tile((16, 16, PACKED_DEPTH), (1, 2), 1, (3.0, 1.24)),
+    filled_tile((64, 64, 32), (2, 1), 0, (0.74, 1.28)),
+    filled_tile((64, 32, 32), (2, 1), 0, (0.55, 2.4)),
+    filled_tile((32, 32, 32), (2, 1), 0, (0.53, 2.7)),
+    filled_tile((16, 16, 64), (2, 2), 0, (3.0, 1.24)),
 ];
 
 /// For devices whose shared memory holds none of them.
@@ -374,7 +378,7 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
         Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: staged, fill: Some(fill) }
     };
     let usable = FILLED_TILES.iter().filter(|t| if t.packed > 0 { p.packed } else { p.fills });
-    let costed = usable.map(|t| (coop(t), t.factor * coop_cost(device, p, &t.tile)));
+    let costed = usable.map(|t| (coop(t), filled_cost(device, p, t)));
     let best = costed.filter(|(c, _)| coop_fits(c, &limits)).min_by(|a, b| a.1.total_cmp(&b.1))?;
     let staged = |t: &CoopTile| {
         let ((bm, bn, bk), CoopTile { warps, buffers, .. }) = (t.size, *t);
@@ -383,6 +387,17 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
     };
     let others = COOP_TILES.iter().filter_map(staged).fold(f64::INFINITY, f64::min);
     (best.1 < others).then_some(best.0)
+}
+
+/// As [`coop_cost`]. Tiles without shared memory do not wait for each other: a unit takes them as they come, but has to have a few at a time.
+fn filled_cost(device: &DeviceProfile, p: &Problem, t: &FilledTile) -> f64 {
+    if t.packed > 0 {
+        return t.factor * coop_cost(device, p, &t.tile);
+    }
+    let [bm, bn, bk] = [t.tile.size.0, t.tile.size.1, t.tile.size.2].map(f64::from);
+    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
+    let per_unit = (tiles / f64::from(device.rates.n_units)).max(t.tile.alone);
+    t.factor * per_unit * (bm * bn + COOP_EDGE * (bm + bn)) * (p.k / bk).ceil() * bk
 }
 
 /// The fragment of a type that takes the fewest instructions: the largest.
@@ -555,7 +570,11 @@ mod tests {
         for (p, best) in [
             (half(4096.0, 4096.0, 4096.0), Some((64, 256))),
             (half(8192.0, 8192.0, 8192.0), Some((64, 256))),
-            (half(1500.0, 1280.0, 1280.0), Some((64, 256))),
+            (half(1500.0, 1280.0, 1280.0), Some((64, 128))),
+            (half(1500.0, 1280.0, 5120.0), Some((64, 128))),
+            (half(1500.0, 5120.0, 1280.0), Some((64, 256))),
+            (half(4096.0, 2304.0, 576.0), Some((64, 256))),
+            (half(1370.0, 1536.0, 384.0), Some((64, 128))),
             (half(16384.0, 144.0, 576.0), Some((64, 144))),
             (half(4096.0, 1152.0, 4608.0), None),
             (half(256.0, 256.0, 4096.0), None),
@@ -567,6 +586,14 @@ mod tests {
         // A 3×3 convolution of 128 channels over 128×128.
         let conv = Problem { fills: true, ..half(16384.0, 128.0, 1152.0) };
         assert_eq!(tile("h200", &conv), Ok((64, 64, 32)));
+        // Few outputs, few places: RIFE's and Depth Anything's.
+        for (p, best) in [
+            (half(87616.0, 32.0, 576.0), (64, 32, 32)),
+            (half(2160.0, 128.0, 1152.0), (32, 32, 32)),
+            (half(540.0, 192.0, 1728.0), (32, 32, 128)),
+        ] {
+            assert_eq!(tile("h200", &Problem { fills: true, ..p }), Ok(best), "{p:?}");
+        }
     }
 
     #[test]

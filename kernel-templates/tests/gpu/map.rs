@@ -111,6 +111,7 @@ fn gelu_that_is_rounded_to_halves_is_as_good_as_exact() {
         stores: vec![Store { operand: 1, index, value, guard: None }],
         per_thread: 1,
         wg: 64,
+        turned: None,
     });
     check(&gpu, "gelu", &spec, &memory, Tolerance { relative: 1e-3, absolute: 1e-6 });
 }
@@ -142,6 +143,7 @@ fn an_axis_of_one_block_is_stored_by_the_block_whatever_it_reads() {
         stores: vec![Store { operand: 1, index: to, value, guard: None }],
         per_thread: 8,
         wg: 64,
+        turned: None,
     };
     assert_eq!(jvc_kernels::templates::map::group_size(&spec), Some(8));
     check(&gpu, "turned", &KernelSpec::Map(spec), &memory, EXACT);
