@@ -122,6 +122,32 @@ def transcripts(model, facts, samples, names=None, max_length=448):
     return out, gaps
 
 
+def token_times(model, facts, samples, text):
+    """When each text token starts and the last one ends, in seconds: attention of the alignment heads as upstream treats it."""
+    from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
+    t = export.specials_of(model.config.vocab_size)
+    extractor = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins)
+    features = extractor(samples, sampling_rate=16000, return_tensors="pt").input_features
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        seen = model(features, decoder_input_ids=torch.tensor([[t["start"], t["no_timestamps"], *text, t["end"]]]), output_attentions=True).cross_attentions
+    model.set_attn_implementation("sdpa")
+    weights = torch.stack([seen[layer][0, head] for layer, head in facts["alignment_heads"]])[..., :len(samples) // 160 // 2]
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    matrix = _median_filter(((weights - mean) / deviation)[None], 7)[0].mean(0)[1:-1]
+    rows, places = _dynamic_time_warping(-matrix.double().numpy())
+    starts = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
+    return (places[starts] / 50.0).tolist()
+
+
+def feature_error(samples):
+    """Largest difference of the programs' spectrogram, as the encoder sees it, to that of transformers' extractor."""
+    want = WhisperFeatureExtractor(feature_size=80)(samples, sampling_rate=16000, return_tensors="pt").input_features
+    padded = np.pad(np.pad(samples, (0, export.SAMPLES - len(samples))), 200, mode="reflect")[:480240]
+    mel, top = export.LogMel(80)(torch.from_numpy(padded).float()[None], torch.tensor([export.FRAMES]))
+    return float(((torch.maximum(mel, top - 8.0) + 4.0) / 4.0 - want).abs().max())
+
+
 def tiny_en(wheel):
     from tokenizers import Tokenizer
     with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +161,12 @@ def tiny_en(wheel):
             text = "".join(tokenizer.decode([t for t in s["tokens"] if t < 50256], skip_special_tokens=False) for s in segments)
             print(f"{name}, {way}: gap {gaps[way]:.3f}, {len(segments)} segments:{text}")
             expected[name][way] = dict(text=text, segments=segments)
+        if name == "librivox":
+            error = feature_error(read_clip(name))
+            print(f"spectrogram: off by {error:.1e}")
+            assert error < 1e-5
+            text = [t for segment in expected[name]["timed"]["segments"] for t in segment["tokens"] if t < 50256]
+            expected[name]["timed"]["token_times"] = token_times(model, facts, read_clip(name), text)
     with open(os.path.join(CLIPS, "expected.json"), "w") as f:
         json.dump(expected, f)
 

@@ -14,7 +14,7 @@ if [ ! -e "$programs/model.json" ]; then
     timed "export $name" "$python" "$model/export.py" "${which[@]}" --out "$programs"
 fi
 rm -rf "$model/generated/whisper_model"
-compile whisper_model "$programs"/{logmel,encode,step,prefill,align}.pt2 --external-runtime ../../../../runtime-min
+compile whisper_model "$programs"/{logmel,encode,step,prefill,align}.pt2
 cp "$programs"/{model,tokenizer}.json "$model/generated/whisper_model/"
 build_program whisper
 if [ -n "${2:-}" ]; then

@@ -80,18 +80,8 @@ impl Facts {
         serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))
     }
 
-    /// Bytes of a value of the decoder.
-    pub fn value_bytes(&self) -> usize {
-        if self.half { 2 } else { 4 }
-    }
-
-    /// Bytes of the keys, or of the values, of cross-attention.
-    pub fn cross_bytes(&self) -> usize {
-        self.decoder_layers * 1500 * self.d_model * self.value_bytes()
-    }
-
-    /// Bytes of what the step program remembers: keys and values of every token before.
-    pub fn cache_bytes(&self) -> usize {
-        2 * self.decoder_layers * self.context * self.d_model * self.value_bytes()
+    /// Values of the keys, or of the values, of cross-attention.
+    pub fn cross_values(&self) -> usize {
+        self.decoder_layers * 1500 * self.d_model
     }
 }

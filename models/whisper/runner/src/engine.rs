@@ -101,7 +101,9 @@ impl DeviceEngine {
         let vocabulary = facts.vocabulary as u64;
         check("the tokens to suppress", 8 * vocabulary, bytes(step.session(), 4)?)?;
         check("the spectrogram", 12_000 * facts.mels as u64, bytes(encode.session(), 0)?)?;
-        check("cross-attention", facts.cross_bytes() as u64, bytes(step.session(), 2)?)?;
+        // Halves take a word each where a device has no 16-bit storage.
+        let (values, cross) = (facts.cross_values() as u64, bytes(step.session(), 2)?);
+        check("cross-attention", values * if cross == 2 * values { 2 } else { 4 }, cross)?;
 
         let device = |bytes| gpu.buffer(bytes, MemoryKind::Device);
         let spectrogram = device(bytes(logmel.session(), 2)?)?;

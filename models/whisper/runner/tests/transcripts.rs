@@ -151,6 +151,36 @@ fn forbidden_ids_are_not_chosen_and_draws_are_repeatable_and_differ() {
 }
 
 #[test]
+fn words_start_where_transformers_path_enters_their_tokens() {
+    let (mut engine, tokenizer, _gpu) = load();
+    let expected = expected(engine.facts());
+    let Some(times) = expected.as_ref().and_then(|(clips, _)| clips["librivox"]["timed"]["token_times"].as_array())
+    else {
+        println!("the twin has no words: nothing compared");
+        return;
+    };
+    let times: Vec<f64> = times.iter().filter_map(Value::as_f64).collect();
+    let options = Options { words: true, ..Options::greedy() };
+    let transcript =
+        transcribe(&mut engine, &tokenizer, &clip("librivox"), &options, &mut |_, _| {}).expect("a transcript");
+    let end_of_text = engine.facts().tokens.end;
+    let text: Vec<u32> =
+        transcript.segments.iter().flat_map(|s| s.tokens.clone()).filter(|t| *t < end_of_text).collect();
+    assert_eq!(times.len(), text.len() + 1, "{}", transcript.text);
+    let mut last = 0;
+    for word in transcript.segments.iter().flat_map(|s| &s.words) {
+        let first = last;
+        while tokenizer.text(&text[first..last]) != word.word {
+            last += 1;
+        }
+        // Positions are 20 ms long, and rounding may choose the next one.
+        let near = |time: f64, token: usize| (time - times[token]).abs() < 0.021;
+        assert!(near(word.start, first) && near(word.end, last), "{word:?} of tokens {first}..{last}: {times:?}");
+    }
+    assert_eq!((last, transcript.segments[0].words.len()), (text.len(), 22));
+}
+
+#[test]
 fn words_follow_each_other_within_their_recording() {
     let (mut engine, tokenizer, gpu) = load();
     let samples = clip("espeak_short");
