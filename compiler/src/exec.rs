@@ -131,8 +131,7 @@ impl<'a> Loaded<'a> {
         source: rt::WeightSource<'_>,
         cache: &rt::CacheDir,
     ) -> Result<Loaded<'a>, ExecError> {
-        let code: Vec<Vec<u8>> = plan.kernels.iter().map(PlanKernel::spirv_bytes).collect();
-        let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().zip(&code).map(kernel_desc).collect();
+        let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().map(kernel_desc).collect();
         let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
         let weights =
             rt::WeightsDesc { chunk_bytes: &plan.weights.chunk_bytes, content_hash: plan.weights.content_hash };
@@ -148,24 +147,6 @@ impl<'a> Loaded<'a> {
     /// How long the weights and the kernels took, which were loaded at the same time.
     pub fn load_times(&self) -> (Duration, Duration) {
         self.model.load_times
-    }
-
-    /// Zeros for an entry point, at its largest sizes.
-    ///
-    /// # Errors
-    /// A size without a value.
-    pub fn zeros(&self, entry: usize) -> Result<Vec<Value>, ExecError> {
-        let entry = &self.plan.entries[entry];
-        let call = Call { symbols: entry.symbols.iter().map(|s| s.max).collect(), table: vec![], inputs: vec![] };
-        let zeros = |port: &Port| {
-            if let PortKind::Symbol(symbol) = port.kind {
-                return Ok(Value::Int(call.symbols[usize::from(symbol)]));
-            }
-            let (dtype, shape) = (dtype(port), call.shape(port)?);
-            let bytes = vec![0; shape.iter().product::<i64>() as usize * port.elem.size_bytes() as usize];
-            Ok(Value::Tensor(HostTensor { dtype, shape, bytes }))
-        };
-        entry.inputs.iter().map(zeros).collect()
     }
 
     /// A session of an entry point, recorded.
@@ -209,6 +190,23 @@ impl<'a> Loaded<'a> {
         session.run(inputs)?;
         Ok(session.session.step_labels().iter().cloned().zip(session.session.step_ns(0)?).collect())
     }
+}
+
+/// Zeros for an entry point, at its largest sizes.
+///
+/// # Errors
+/// A size without a value.
+pub fn zeros(entry: &Entry) -> Result<Vec<Value>, ExecError> {
+    let call = Call { symbols: entry.symbols.iter().map(|s| s.max).collect(), table: vec![], inputs: vec![] };
+    let zeros = |port: &Port| {
+        if let PortKind::Symbol(symbol) = port.kind {
+            return Ok(Value::Int(call.symbols[usize::from(symbol)]));
+        }
+        let (dtype, shape) = (dtype(port), call.shape(port)?);
+        let bytes = vec![0; shape.iter().product::<i64>() as usize * port.elem.size_bytes() as usize];
+        Ok(Value::Tensor(HostTensor { dtype, shape, bytes }))
+    };
+    entry.inputs.iter().map(zeros).collect()
 }
 
 /// A recorded entry point.
@@ -328,10 +326,10 @@ pub struct Resident {
     buffers: Vec<rt::Buffer>,
 }
 
-fn kernel_desc<'a>((k, code): (&'a PlanKernel, &'a Vec<u8>)) -> rt::KernelDesc<'a> {
+fn kernel_desc(k: &PlanKernel) -> rt::KernelDesc<'_> {
     rt::KernelDesc {
         name: &k.name,
-        code,
+        code: rt::bytes_of(&k.words),
         n_bases: k.n_bases,
         n_operands: k.operand_bases.len() as u8,
         subgroup: k.subgroup,

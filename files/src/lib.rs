@@ -9,5 +9,5 @@ mod weights;
 
 pub use cache::{CacheDir, CacheFile};
 pub use weights::{
-    ContentHasher, Fault, HEADER_BYTES, Header, Refusal, SEGMENT_BYTES, content_hash, copy_segment, segment_hash,
+    ContentHasher, Fault, HEADER_BYTES, Header, Refusal, SEGMENT_BYTES, content_hash, copy_segments, segment_hash,
 };

@@ -150,22 +150,43 @@ pub fn segment_hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Copies a segment and hashes it on the way, so that memory is read once: [`segment_hash`] of it.
+/// Copies segments, of which the last may be shorter, and hashes each on the way, so that memory is read once; two at a time, since the
+/// steps of one hash wait for each other, and with them would the loads behind.
 ///
 /// # Panics
-/// When the lengths differ.
-pub fn copy_segment(from: &[u8], to: &mut [u8]) -> u64 {
-    assert_eq!(from.len(), to.len(), "a segment is copied as a whole");
-    let ((blocks, rest), (targets, rest_target)) = (from.as_chunks(), to.as_chunks_mut());
-    let mut lanes = LANES;
-    for (block, target) in blocks.iter().zip(targets) {
-        absorb(&mut lanes, block);
-        *target = *block;
+/// When the lengths differ, or there are fewer hashes than segments.
+pub fn copy_segments(from: &[u8], to: &mut [u8], hashes: &mut [u64]) {
+    assert_eq!(
+        (from.len(), from.len().div_ceil(SEGMENT_BYTES)),
+        (to.len(), hashes.len()),
+        "each segment has its place"
+    );
+    let pairs = from.chunks(2 * SEGMENT_BYTES).zip(to.chunks_mut(2 * SEGMENT_BYTES)).zip(hashes.chunks_mut(2));
+    for ((from, to), hashes) in pairs {
+        let n = from.len().min(SEGMENT_BYTES);
+        let ((from_a, from_b), (to_a, to_b)) = (from.split_at(n), to.split_at_mut(n));
+        hashes.copy_from_slice(&copy_two((from_a, to_a), (from_b, to_b))[..hashes.len()]);
     }
-    rest_target.copy_from_slice(rest);
-    let mut hasher = BlockHasher { lanes, n_bytes: blocks.len() * BLOCK_BYTES, ..BlockHasher::default() };
-    hasher.update(rest);
-    hasher.finish()
+}
+
+/// Copies two segments side by side; gives their hashes.
+fn copy_two(a: (&[u8], &mut [u8]), b: (&[u8], &mut [u8])) -> [u64; 2] {
+    let n = b.0.len() / BLOCK_BYTES * BLOCK_BYTES;
+    let (mut lanes_a, mut lanes_b) = (LANES, LANES);
+    let (from_a, from_b) = (a.0[..n].as_chunks().0, b.0[..n].as_chunks().0);
+    let (to_a, to_b) = (a.1[..n].as_chunks_mut().0, b.1[..n].as_chunks_mut().0);
+    for ((from_a, to_a), (from_b, to_b)) in from_a.iter().zip(to_a).zip(from_b.iter().zip(to_b)) {
+        absorb(&mut lanes_a, from_a);
+        *to_a = *from_a;
+        absorb(&mut lanes_b, from_b);
+        *to_b = *from_b;
+    }
+    [(lanes_a, a), (lanes_b, b)].map(|(lanes, (from, to))| {
+        to[n..].copy_from_slice(&from[n..]);
+        let mut hasher = BlockHasher { lanes, n_bytes: n, ..BlockHasher::default() };
+        hasher.update(&from[n..]);
+        hasher.finish()
+    })
 }
 
 fn hash_of_hashes(segments: impl Iterator<Item = u64>) -> u64 {
@@ -316,9 +337,6 @@ mod tests {
                 assert_eq!(in_pieces(&bytes[..len], piece), plain_hash(&[&bytes[..len]]), "{len} in pieces of {piece}");
             }
             assert_eq!(content_hash([&bytes[..len]]), plain_hash(&[&bytes[..len]]), "{len} at once");
-            let mut copy = vec![0; len];
-            assert_eq!(copy_segment(&bytes[..len], &mut copy), one_level(&bytes[..len]), "{len} on the way");
-            assert_eq!(copy, bytes[..len]);
         }
     }
 
@@ -328,6 +346,17 @@ mod tests {
         for len in [1_048_575, 1_048_576, 1_048_577, 2_097_152, 2_500_001] {
             assert_eq!(in_pieces(&bytes[..len], 700_001), plain_hash(&[&bytes[..len]]), "length {len}");
             assert_eq!(content_hash([&bytes[..len]]), plain_hash(&[&bytes[..len]]), "length {len}");
+        }
+    }
+
+    #[test]
+    fn copies_are_hashed_segment_by_segment() {
+        let bytes = sample(3 * 1_048_576 + 77);
+        for len in [0, 1, 31, 100, 1_048_576, 1_048_577, 2 * 1_048_576 - 1, 2 * 1_048_576, 3 * 1_048_576, bytes.len()] {
+            let (mut copy, mut hashes) = (vec![0; len], vec![0; len.div_ceil(1_048_576)]);
+            copy_segments(&bytes[..len], &mut copy, &mut hashes);
+            assert!(copy == bytes[..len], "length {len}");
+            assert_eq!(hashes, bytes[..len].chunks(1_048_576).map(one_level).collect::<Vec<_>>(), "length {len}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ash::vk;
-use jvc_files::{Header, Refusal, SEGMENT_BYTES, copy_segment};
+use jvc_files::{Header, Refusal, SEGMENT_BYTES, copy_segments};
 
 use crate::queue::{CommandPool, Device, in_parallel};
 use crate::{Buffer, MemoryKind, Result, WeightsFault};
@@ -108,11 +108,11 @@ impl Stream<'_> {
         let (payload, first, n_before) = (self.payload, self.n_read, self.hashes.len());
         self.n_read += target.len();
         self.hashes.resize(n_before + target.len().div_ceil(SEGMENT_BYTES), 0);
-        let segments = target.chunks_mut(SEGMENT_BYTES).zip(&mut self.hashes[n_before..]).enumerate();
-        in_parallel(segments, MAX_THREADS, |(idx, (target, hash))| {
-            let offset = idx * SEGMENT_BYTES;
+        let pairs = target.chunks_mut(2 * SEGMENT_BYTES).zip(self.hashes[n_before..].chunks_mut(2)).enumerate();
+        in_parallel(pairs, MAX_THREADS, |(idx, (target, hashes))| {
+            let offset = idx * 2 * SEGMENT_BYTES;
             match payload {
-                Payload::Bytes(bytes) => *hash = copy_segment(&bytes[first + offset..][..target.len()], target),
+                Payload::Bytes(bytes) => copy_segments(&bytes[first + offset..][..target.len()], target, hashes),
                 Payload::Produce(produce) => produce(chunk, start + offset as u64, target),
             }
             Ok(())

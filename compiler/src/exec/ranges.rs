@@ -13,7 +13,7 @@
 use super::{Call, ExecError, Value, cooperative, kernel_desc, requirements};
 use crate::pipeline::Compiled;
 use crate::plan::weights::WeightTable;
-use jvc_codegen::plan::{Base, ByteRange, Dispatch, Entry, Groups, Plan, PlanKernel, Region, Step};
+use jvc_codegen::plan::{Base, ByteRange, Dispatch, Entry, Groups, Plan, Region, Step};
 use jvc_runtime as rt;
 use std::fmt;
 use std::ops::Range;
@@ -82,8 +82,7 @@ pub fn check_ranges(
 ) -> Result<RangeReport, ExecError> {
     let plan = &compiled.plan;
     let entry = &plan.entries[entry];
-    let code: Vec<Vec<u8>> = plan.kernels.iter().map(PlanKernel::spirv_bytes).collect();
-    let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().zip(&code).map(kernel_desc).collect();
+    let kernels: Vec<rt::KernelDesc<'_>> = plan.kernels.iter().map(kernel_desc).collect();
     let cooperative: Vec<rt::Cooperative<'_>> = plan.requirements.cooperative.iter().map(cooperative).collect();
     let desc = rt::ProgramDesc {
         name: &plan.name,

@@ -2,7 +2,7 @@
 
 use crate::cli::ColdstartProcessArgs;
 use crate::commands::{CommandError, Console, Outcome, load};
-use crate::exec::Loaded;
+use crate::exec::{Loaded, zeros};
 use jvc_codegen::plan::{KernelFile, Plan};
 use jvc_codegen::weights::FILE_NAME;
 use jvc_runtime as rt;
@@ -13,7 +13,7 @@ use std::time::Instant;
 /// Milliseconds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Report {
-    /// Reading the plan, which a crate has compiled in.
+    /// Reading the plan, which a crate has compiled in, and making inputs.
     pub(super) plan: f64,
     pub(super) device: f64,
     pub(super) weights: f64,
@@ -36,6 +36,7 @@ pub(crate) fn run(args: &ColdstartProcessArgs, console: &mut Console<'_>) -> Res
         (now - std::mem::replace(&mut last, now)).as_secs_f64() * 1e3
     };
     let plan = read_plan(&args.folder)?;
+    let inputs = zeros(&plan.entries[0])?;
     let reading = lap();
     let gpu = rt::Gpu::open(&load::select(args.gpu.as_deref()))?;
     let device = lap();
@@ -44,7 +45,6 @@ pub(crate) fn run(args: &ColdstartProcessArgs, console: &mut Console<'_>) -> Res
     let loaded = Loaded::of_plan(&gpu, &plan, rt::WeightSource::Path(&weights), &cache)?;
     let load = lap();
     let mut session = loaded.session(0)?;
-    let inputs = loaded.zeros(0)?;
     let opening = lap();
     session.run(&inputs)?;
     let run = lap();
