@@ -5,7 +5,7 @@ mod args;
 use args::{Args, Command};
 use clap::Parser;
 use depth_anything::size::Sizing;
-use depth_anything::{Estimator, Network, Picture, Style, picture, resize};
+use depth_anything::{Depth, Estimator, Network, Picture, PictureError, Style, picture, resize};
 use depth_anything_runner::engine::{self, Engine};
 use jvc_runner::Common;
 use jvc_runner::bench::{BenchArgs, Report, Samples};
@@ -57,22 +57,52 @@ fn estimate(args: &Args, clock: &mut ColdStart) -> Result<(), Box<dyn Error>> {
     let mut estimator = Estimator::new(engine, args.sizing.into());
     let progress = args.common.progress(jobs.len() as u64, "pictures");
     let style = args.style();
-    let mut before = None;
-    for (picture, target) in jobs {
-        let pending = estimator.submit(&Picture::read(&picture)?)?;
-        if let Some((pending, target)) = before.replace((pending, target)) {
-            finish(&mut estimator, pending, &target, &style)?;
-            progress.advance(1);
+    std::thread::scope(|scope| {
+        let mut writer = Writer { scope, style: &style, running: None };
+        let mut before = None;
+        for (picture, target) in jobs {
+            let pending = estimator.submit(&Picture::read(&picture)?)?;
+            if let Some((pending, target)) = before.replace((pending, target)) {
+                writer.start(estimator.wait(pending)?, target)?;
+                progress.advance(1);
+            }
         }
-        clock.mark("picture");
-    }
-    if let Some((pending, target)) = before {
-        finish(&mut estimator, pending, &target, &style)?;
-    }
+        clock.mark("pictures");
+        if let Some((pending, target)) = before {
+            writer.start(estimator.wait(pending)?, target)?;
+        }
+        clock.mark("depth");
+        writer.finish()
+    })?;
     drop(progress);
-    clock.mark("result");
+    clock.mark("written");
     say("wrote", &output.display().to_string());
     Ok(())
+}
+
+/// Draws and writes depth on a thread of its own, one picture at a time.
+struct Writer<'scope, 'env> {
+    scope: &'scope std::thread::Scope<'scope, 'env>,
+    style: &'env Style,
+    running: Option<std::thread::ScopedJoinHandle<'scope, Result<(), PictureError>>>,
+}
+
+impl Writer<'_, '_> {
+    /// Begins to write, when the picture before is written.
+    fn start(&mut self, depth: Depth, target: PathBuf) -> Result<(), Box<dyn Error>> {
+        let ([far, near], size) = (depth.range(), format!("{} × {}", depth.width, depth.height));
+        self.finish()?;
+        say("depth", &format!("{size}, from {far:.3} (far) to {near:.3} (near): {}", target.display()));
+        let style = self.style;
+        self.running = Some(self.scope.spawn(move || depth.write(&target, style)));
+        Ok(())
+    }
+
+    /// Waits for what is being written.
+    fn finish(&mut self) -> Result<(), Box<dyn Error>> {
+        let done = self.running.take().map_or(Ok(()), |thread| thread.join().expect("a writer returns its errors"));
+        Ok(done?)
+    }
 }
 
 /// Pictures and where their depth goes.
@@ -86,22 +116,6 @@ fn jobs(input: &Path, output: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Box<dyn 
         (path, output.join(name))
     };
     Ok(picture::frames(input)?.into_iter().map(target).collect())
-}
-
-fn finish(
-    estimator: &mut Estimator<Engine>,
-    pending: depth_anything::Pending<<Engine as Network>::Run>,
-    target: &Path,
-    style: &Style,
-) -> Result<(), Box<dyn Error>> {
-    let depth = estimator.wait(pending)?;
-    let [far, near] = depth.range();
-    depth.write(target, style)?;
-    say(
-        "depth",
-        &format!("{} × {}, from {far:.3} (far) to {near:.3} (near): {}", depth.width, depth.height, target.display()),
-    );
-    Ok(())
 }
 
 /// The `bench` subcommand.
