@@ -97,7 +97,7 @@ const fn filled_tile(size: (u32, u32, u32), warps: (u32, u32), packed: u32, (fac
 /// Measured on an H200. Packed weights: the subgroups stand side by side, so that each reads what no other does. Without: small tiles of
 /// two subgroups, many of which a unit runs at a time, for windows of convolutions; `alone` is how many of them take no longer than one. The
 /// last of each is for devices with little shared memory.
-const FILLED_TILES: [FilledTile; 10] = [
+const FILLED_TILES: [FilledTile; 11] = [
     filled_tile((64, 256, PACKED_DEPTH), (1, 4), 1, (0.69, 1.4)),
     filled_tile((64, 192, PACKED_DEPTH), (1, 4), 1, (0.85, 1.24)),
     filled_tile((64, 144, PACKED_DEPTH), (1, 3), 2, (0.78, 1.24)),
@@ -106,6 +106,7 @@ const FILLED_TILES: [FilledTile; 10] = [
     filled_tile((16, 16, PACKED_DEPTH), (1, 2), 1, (3.0, 1.24)),
     filled_tile((64, 64, 32), (2, 1), 0, (0.74, 1.28)),
     filled_tile((64, 32, 32), (2, 1), 0, (0.55, 2.4)),
+    filled_tile((64, 16, 32), (2, 1), 0, (0.6, 2.4)),
     filled_tile((32, 32, 32), (2, 1), 0, (0.53, 2.7)),
     filled_tile((16, 16, 64), (2, 2), 0, (3.0, 1.24)),
 ];
@@ -589,6 +590,7 @@ mod tests {
         // Few outputs, few places: RIFE's and Depth Anything's.
         for (p, best) in [
             (half(87616.0, 32.0, 576.0), (64, 32, 32)),
+            (half(552960.0, 16.0, 144.0), (64, 16, 32)),
             (half(2160.0, 128.0, 1152.0), (32, 32, 32)),
             (half(540.0, 192.0, 1728.0), (32, 32, 128)),
         ] {

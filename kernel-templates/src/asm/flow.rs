@@ -43,11 +43,18 @@ impl Asm {
         let index = self.fresh(St::U32, index_ty);
         let carried = initial.iter().map(|&v| (self.st(v), self.type_of(v))).collect::<Vec<_>>();
         let carried = carried.into_iter().map(|(st, ty)| self.fresh(st, ty)).collect();
-        let merge_operands = vec![Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(LoopControl::NONE)];
+        let control = if self.rolled { LoopControl::DONT_UNROLL } else { LoopControl::NONE };
+        let merge_operands = vec![Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(control)];
         self.push_void(Op::LoopMerge, merge_operands);
         self.push_void(Op::Branch, vec![Operand::IdRef(body)]);
         self.open_labelled(body);
         Loop { index, carried, step, end, header_block, header, next, merge, entry, initial: initial.to_vec(), start }
+    }
+
+    /// Asks the driver to leave the loops that begin from here on as they are: what they hold is laid out as far as it should be, and more of
+    /// it would not fit the registers.
+    pub(crate) fn keep_loops(&mut self) {
+        self.rolled = true;
     }
 
     /// Closes a loop; `values` are the carried ones at the end of an iteration, and after the loop those of the last one.

@@ -59,6 +59,8 @@ pub(crate) struct Asm {
     entry_interface: Vec<Id>,
     needs: Needs,
     shared_bytes: u32,
+    /// Loops are not to be unrolled.
+    rolled: bool,
 }
 
 /// A finished module with what it needs.
@@ -95,6 +97,7 @@ impl Asm {
             entry_interface: vec![],
             needs: Needs::default(),
             shared_bytes: 0,
+            rolled: false,
         };
         asm.require(Capability::Shader);
         asm.require(Capability::SignedZeroInfNanPreserve);

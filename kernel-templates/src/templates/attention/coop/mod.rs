@@ -196,6 +196,7 @@ impl Flash<'_> {
 pub(super) fn build(spec: &AttentionSpec, target: Target, c: &CoopAttention) -> Result<Kernel, BuildError> {
     let c = *c;
     let mut cx = start(spec, target);
+    cx.asm.keep_loops();
     let (m, n, k) = c.frag;
     let owned = c.warps * c.rows * m;
     let first_query = bind_batch(&mut cx, spec, owned);

@@ -183,6 +183,7 @@ pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kerne
 fn build_staged(spec: &MatmulSpec, target: Target, c: &Coop) -> Result<Kernel, BuildError> {
     let c = *c;
     let mut cx = start(spec, target);
+    cx.asm.keep_loops();
     let group = cx.asm.workgroup_index();
     let tile = find_tile(&mut cx, spec, group, c.bm, c.bn);
     let local = cx.asm.local_index();

@@ -63,6 +63,7 @@ pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) ->
     let not_packed = || shape("matmul: the right operand is not packed as its fragments are filled".to_owned());
     let (operand, depth) = operand(spec, c, fill).ok_or_else(not_packed)?;
     let mut cx = start(spec, target);
+    cx.asm.keep_loops();
     let group = cx.asm.workgroup_index();
     let tile = find_tile(&mut cx, spec, group, c.bm, c.bn);
     let (row, own_row) = direct::tile_start(&mut cx, spec.m, c.bm, tile.along_m);
