@@ -129,6 +129,9 @@ fn pass_groups(spec: &RowSpec) -> Vec<Range<usize>> {
 /// What happens at a position: `(position, carried) → carried`, with the inner axes bound.
 type PositionBody<'b> = dyn FnMut(&mut Emit<'_>, Id, &[Id]) -> Vec<Id> + 'b;
 
+/// What happens at a block of positions: `(its elements, carried) → carried`.
+type BlockBody<'b> = dyn FnMut(&mut Emit<'_>, Held, &[Id]) -> Vec<Id> + 'b;
+
 /// How an invocation walks its row.
 enum Walk {
     /// All of it.
@@ -278,7 +281,7 @@ impl Walk {
         cx: &mut Emit<'_>,
         spec: &RowSpec,
         initial: &[Id],
-        visit: &mut dyn FnMut(&mut Emit<'_>, Held, &[Id]) -> Vec<Id>,
+        visit: &mut BlockBody<'_>,
     ) -> Option<Vec<Id>> {
         let Walk::Shared { lane, total, threads, blocks: Some(pieces), .. } = self else { return None };
         let (zero, step) = (cx.asm.u32(0), cx.asm.u32(threads * pieces.0));
