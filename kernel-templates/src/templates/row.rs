@@ -20,7 +20,7 @@ use crate::dtype::Ty;
 use crate::emit_expr::{Emit, Kept};
 use crate::emit_group::Groups;
 use crate::eval::{Tape, Value};
-use crate::expr::ExprId;
+use crate::expr::{Expr, ExprId, Unary};
 use crate::host::{Memory, Point, for_each_point};
 use crate::limits::{Limits, Reject};
 use crate::reference::{StoreTape, beats, combine, identity};
@@ -116,7 +116,7 @@ fn pass_groups(spec: &RowSpec) -> Vec<Range<usize>> {
     for (i, stage) in spec.stages.iter().enumerate() {
         let uses = |k: usize| {
             let nodes = spec.exprs.reachable(&[stage.value]);
-            nodes.iter().any(|&n| matches!(spec.exprs.get(n), crate::expr::Expr::Arg(a, _) if usize::from(*a) == k))
+            nodes.iter().any(|&n| matches!(spec.exprs.get(n), Expr::Arg(a, _) if usize::from(*a) == k))
         };
         match groups.last_mut() {
             Some(group) if !group.clone().any(uses) => group.end = i + 1,
@@ -296,9 +296,13 @@ impl Walk {
         let stages = &spec.stages[group.clone()];
         let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
         let own = |s: &Stage| Accumulator::new(s.combine, spec.exprs.ty(s.value));
+        // Exponentials have one sign: a few of them lose next to nothing in a plain sum. Means and squares of norms would.
+        let of_few = |s: &Stage| {
+            let exponentials = matches!(spec.exprs.get(s.value), Expr::Unary(Unary::Exp, _));
+            if exponentials { own(s).of_few() } else { own(s) }
+        };
         let short = matches!(self, Walk::Shared { held: Some(_), .. });
-        let accumulators: Vec<Accumulator> =
-            stages.iter().map(|s| if short { own(s).of_few() } else { own(s) }).collect();
+        let accumulators: Vec<Accumulator> = stages.iter().map(|s| if short { of_few(s) } else { own(s) }).collect();
         let start = match self {
             Walk::Alone => cx.asm.u32(0),
             Walk::Shared { lane, .. } => *lane,
@@ -307,7 +311,7 @@ impl Walk {
         for acc in &accumulators {
             initial.extend(acc.start(&mut cx.asm, start));
         }
-        let of_block: Vec<Accumulator> = stages.iter().map(|s| own(s).of_few()).collect();
+        let of_block: Vec<Accumulator> = stages.iter().map(of_few).collect();
         let mut of_blocks: Vec<Id> = vec![];
         for acc in &of_block {
             of_blocks.extend(acc.start(&mut cx.asm, start));
