@@ -56,6 +56,7 @@ fn heads_and_lengths_of_any_size_match() {
         ([2, 40, 48], (24, 40)),
         ([1, 65, 31], (33, 2)),
         ([1, 35, 70], (8, 8)),
+        ([1, 20, 24], (256, 256)),
         ([0, 4, 4], (2, 2)),
         ([2, 0, 4], (2, 2)),
         ([2, 3, 0], (8, 8)),
@@ -123,26 +124,25 @@ fn one_base_serves_scores_of_any_block() {
 }
 
 fn any_coop(elem: DType) -> Staged {
+    large_coop(elem, 4, 2, 64)
+}
+
+fn large_coop(elem: DType, warps: u32, rows: u32, block_keys: u32) -> Staged {
     let frag = (16, 16, 16);
-    let c = CoopAttention {
-        frag,
-        elem,
-        subgroup: 32,
-        warps: 4,
-        rows: 2,
-        block_keys: 64,
-        left: Left::Components,
-        ahead: true,
-    };
-    (AttentionStaging::Coop(c), 128)
+    let c = CoopAttention { frag, elem, subgroup: 32, warps, rows, block_keys, left: Left::Components, ahead: true };
+    (AttentionStaging::Coop(c), warps * 32)
 }
 
 #[test]
 fn large_tiles_of_either_type_make_valid_modules_with_their_needs() {
     for dtype in HALVES {
-        for (dims, mask) in [((64, 64), Mask::None), ((72, 72), Mask::Added)] {
+        let staged = any_coop(dtype);
+        let wide = large_coop(dtype, 2, 1, 32);
+        for (dims, mask, staged) in
+            [((64, 64), Mask::None, staged), ((72, 72), Mask::Added, staged), ((256, 256), Mask::None, wide)]
+        {
             let p = Problem { dtype, mask, ..Problem::of([2, 300, 200], dims) };
-            let spec = p.spec(any_coop(dtype));
+            let spec = p.spec(staged);
             for form in crate::support::FORMS {
                 let kernel = build(&spec, form).expect("a spec without contradictions");
                 assert!(kernel.needs.cooperative_matrix && kernel.needs.subgroup == 32, "{:?}", kernel.needs);

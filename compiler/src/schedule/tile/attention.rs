@@ -50,9 +50,10 @@ pub fn attention(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32, V
 /// Fragments of queries a subgroup, subgroups, and keys of a block. Measured on an H200: two fragments a subgroup share what is read of keys
 /// and values, 50 µs instead of 62 for 20 heads of 1500²; few queries or keys are better spread over more subgroups, and heads of more than
 /// [`COOP_MANY_CHANNELS`] channels do not leave the registers for two. Elements of a mask are found one by one: small blocks have few at a time.
+/// Two subgroups are for heads of so many channels (256) that shared memory does not hold the outputs of four.
 const COOP_MANY: (u32, u32, u32) = (2, 4, 32);
 const COOP_MANY_CHANNELS: u32 = 80;
-const COOP_FEW: [(u32, u32, u32); 3] = [(1, 4, 64), (1, 4, 32), (1, 4, 16)];
+const COOP_FEW: [(u32, u32, u32); 5] = [(1, 4, 64), (1, 4, 32), (1, 4, 16), (1, 2, 32), (1, 2, 16)];
 
 /// A cooperative tile, or why there is none.
 fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<CoopAttention, &'static str> {
@@ -228,6 +229,7 @@ mod tests {
             (heads(512.0, 256.0, 256.0, 72, f16), "coop 2 4 32 wg128"),
             (heads(6.0, 1370.0, 1370.0, 64, f16), "coop 1 4 64 wg128"),
             (heads(32.0, 1024.0, 1024.0, 128, f16), "coop 1 4 64 wg128"),
+            (heads(1.0, 4096.0, 28_736.0, 256, f16), "coop 1 2 32 wg64"),
             (Heads { masked: true, ..heads(64.0, 196.0, 196.0, 64, f16) }, "coop 1 4 32 wg128"),
             (heads(8.0, 4096.0, 4096.0, 72, None), "tiled 4x4 wg128"),
             (heads(6.0, 1370.0, 1370.0, 64, None), "tiled 4x4 wg128"),

@@ -3,10 +3,18 @@
 use crate::args::MeasureArgs;
 use crate::{Outcome, load};
 use jvc_runner::Common;
-use jvc_runner::bench::Report;
+use jvc_runner::bench::{Report, Samples};
 use jvc_runner::cold_start::ColdStart;
 use sam2::engine::{DecodeRequest, Engine, MemoryRequest, Recall};
 use sam2::{Click, Picture, Request, Segmenter};
+
+/// Adds a row, and tells it at once: some take a while on small devices.
+fn put(report: &mut Report, common: &Common, name: &str, samples: Samples) {
+    if !common.quiet {
+        eprintln!("measured  {name}: {samples}");
+    }
+    report.row(name, samples);
+}
 
 /// Measures.
 pub(crate) fn bench(args: &MeasureArgs, common: &Common, clock: &mut ColdStart) -> Outcome {
@@ -17,7 +25,7 @@ pub(crate) fn bench(args: &MeasureArgs, common: &Common, clock: &mut ColdStart) 
     let picture = Picture::new(width, height, (0..width * height * 3).map(wave).collect())?;
     let geometry = network.geometry();
     report.fact("picture", format!("{width} × {height}"));
-    report.row("encode", args.bench.measure(|| network.encode(&picture).map(drop))?);
+    put(&mut report, common, "encode", args.bench.measure(|| network.encode(&picture).map(drop))?);
 
     let features = network.encode(&picture)?;
     let middle = geometry.side as f32 / 2.0;
@@ -25,27 +33,42 @@ pub(crate) fn bench(args: &MeasureArgs, common: &Common, clock: &mut ColdStart) 
         let prompts = labels.len();
         network.decode(&features, &DecodeRequest { points, labels, prompts, mask: None, no_memory: true })
     };
-    report.row("decode, one click", args.bench.measure(|| ask(&[middle; 2], &[1], &mut network).map(drop))?);
+    put(
+        &mut report,
+        common,
+        "decode, one click",
+        args.bench.measure(|| ask(&[middle; 2], &[1], &mut network).map(drop))?,
+    );
     let many = geometry.max_prompts;
     let (points, labels) = (vec![middle; many * 2], vec![1; many]);
-    report
-        .row(&format!("decode, {many} clicks"), args.bench.measure(|| ask(&points, &labels, &mut network).map(drop))?);
+    let samples = args.bench.measure(|| ask(&points, &labels, &mut network).map(drop))?;
+    put(&mut report, common, &format!("decode, {many} clicks"), samples);
     let decoded = ask(&[middle; 2], &[1], &mut network)?;
     let up = |network: &mut sam2_runner::Network| network.upscale(&decoded.masks, (width, height), 0.0, 1.0);
-    report.row("three masks enlarged", args.bench.measure(|| up(&mut network).map(drop))?);
+    put(&mut report, common, "three masks enlarged", args.bench.measure(|| up(&mut network).map(drop))?);
 
     if args.video {
         let low = &decoded.masks[..geometry.low_elems()];
-        let put = MemoryRequest { low, given: None, binarize: false, score: 1.0 };
-        report.row("memory of a frame", args.bench.measure(|| network.memorize(&features, &put).map(drop))?);
-        let memory = network.memorize(&features, &put)?;
+        let kept = MemoryRequest { low, given: None, binarize: false, score: 1.0 };
+        put(
+            &mut report,
+            common,
+            "memory of a frame",
+            args.bench.measure(|| network.memorize(&features, &kept).map(drop))?,
+        );
+        let memory = network.memorize(&features, &kept)?;
         let recall = Recall {
             memory: memory.repeat(7),
             times: (0..7).collect(),
             pointers: vec![0.1; 16 * geometry.channels],
             offsets: (0..16).map(|n| n as f32 / 15.0).collect(),
         };
-        report.row("7 memories, 16 pointers", args.bench.measure(|| network.recall(&features, &recall).map(drop))?);
+        put(
+            &mut report,
+            common,
+            "7 memories, 16 pointers",
+            args.bench.measure(|| network.recall(&features, &recall).map(drop))?,
+        );
     }
 
     let mut segmenter = Segmenter::new(network).with_capacity(1);
@@ -55,7 +78,7 @@ pub(crate) fn bench(args: &MeasureArgs, common: &Common, clock: &mut ColdStart) 
         key += 1;
         segmenter.segment(&key.to_string(), &picture, &request).map(drop)
     })?;
-    report.row("picture to masks", whole);
+    put(&mut report, common, "picture to masks", whole);
     if args.bench.json {
         println!("{}", report.to_json())
     } else {
