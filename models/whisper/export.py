@@ -357,9 +357,8 @@ class Prefill(Decoder):
             new += [k, v]
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = self.feed(layer, self.cross(layer, x + a.out_proj(joined(y)), cross_k[i], cross_v[i]))
-        # Rows from n on are copies, which the step program does not look at.
-        rows = torch.arange(self.context, device=tokens.device).clamp(max=n - 1)
-        return torch.stack(new).index_select(3, rows)
+        at = torch.arange(self.context, device=tokens.device)
+        return torch.where((at < n)[:, None], torch.stack(new).index_select(3, at.clamp(max=n - 1)), 0.0)
 
 
 class Align(Decoder):

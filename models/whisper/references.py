@@ -209,13 +209,13 @@ def twin_programs(half, folder):
     suppress = torch.zeros(2, vocabulary)
     suppress[0, facts["suppress"]] = suppress[1, facts["suppress_begin"]] = export.NEVER
     t = export.specials_of(vocabulary)
-    tokens = torch.tensor([[t["start"], t["language_begin"], t["transcribe"], t["timestamp_begin"] + 7, 65, 66, 67]])
+    tokens = torch.tensor([[t["start"], t["language_begin"], t["transcribe"], t["timestamp_begin"] + 7, *range(65, 85)]])
     # The step program is asked for the token after the last of these, with a cache of those before.
     cache = save_reference(modules["prefill"], (tokens, *cross), folder, "prefill")[0]
     modules["step"].cache.copy_(cache)
     program = os.path.join(folder, "step.pt2")
     rules = torch.tensor([2, t["no_timestamps"], t["timestamp_begin"] + 8, 0, 0, 0, 0], dtype=torch.int32)
-    args = (tokens[:, -1:], torch.tensor([6]), *cross, suppress, rules, torch.tensor([1.0, 0.0]))
+    args = (tokens[:, -1:], torch.tensor([tokens.shape[1] - 1]), *cross, suppress, rules, torch.tensor([1.0, 0.0]))
     export.save(modules["step"], args, program)                 # with that cache as its initial state
     save_reference(modules["step"], args, folder, "step")
     save_reference(modules["align"], (tokens, *cross), folder, "align")
