@@ -39,7 +39,7 @@ const TILES: [Tile; 11] = [
     tile((64, 64, 16), (8, 4), 1, 0.9, 2.0, 0.67),
     tile((64, 64, 8), (8, 4), 1, 0.82, 2.0, 0.65),
     tile((64, 64, 32), (8, 4), 2, 0.88, 1.0, 1.0),
-    tile((128, 48, 16), (8, 4), 1, 0.83, 2.0, 0.6),
+    tile((128, 48, 16), (8, 4), 1, 0.83, 3.0, 0.6),
     tile((128, 32, 16), (8, 4), 1, 0.86, 3.0, 0.5),
     tile((64, 32, 16), (8, 4), 1, 0.79, 4.0, 0.35),
     tile((32, 32, 16), (4, 4), 1, 0.67, 4.0, 0.3),
@@ -85,10 +85,15 @@ impl Tile {
         let unit_rate = device.rates.f32_tflop_per_s * 1e6 / units * rate;
         let one = 2.0 * bm * bn * depth / unit_rate;
         let per_unit = (tiles / units).ceil();
-        // Between one workgroup and a full unit, linearly.
-        let full = ((per_unit - 1.0) / (self.held - 1.0).max(1.0)).min(1.0);
-        let share = if per_unit < self.held { self.alone + (1.0 - self.alone) * full } else { 1.0 };
-        device.rates.dispatch_us + per_unit * one / share
+        // Between one workgroup and a full unit, linearly. Where a unit holds several, those of a second round are too few again.
+        let full = |n: f64| ((n - 1.0) / (self.held - 1.0).max(1.0)).min(1.0);
+        let shared = |n: f64| n / (self.alone + (1.0 - self.alone) * full(n));
+        let shares = match per_unit {
+            n if n < self.held => shared(n),
+            n if self.held > 2.0 && n > self.held && n < 2.0 * self.held => self.held + shared(n - self.held),
+            n => n,
+        };
+        device.rates.dispatch_us + shares * one
     }
 }
 
@@ -142,6 +147,7 @@ mod tests {
             (problem(4096.0, 4096.0, 4096.0, 4096.0), (128, 64, 16)),
             (problem(1500.0, 1280.0, 1280.0, 1280.0), (128, 64, 16)),
             (problem(16384.0, 144.0, 576.0, 576.0), (128, 48, 16)),
+            (problem(4096.0, 576.0, 576.0, 576.0), (128, 48, 16)),
             (problem(57600.0, 64.0, 576.0, 64.0), (64, 64, 16)),
             (problem(784.0, 256.0, 2304.0, 256.0), (64, 64, 32)),
             (problem(87616.0, 32.0, 576.0, 64.0), (64, 32, 16)),
