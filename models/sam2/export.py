@@ -187,8 +187,8 @@ class Upscale(nn.Module):
     each pixel's logit is above. Their counts give the stability score."""
     def forward(self, low, rows, columns, threshold, offset):
         y = F.interpolate(low.unsqueeze(1), size=(rows.shape[0], columns.shape[0]), mode="bilinear", align_corners=False)[:, 0]
-        over = lambda limit: (y > limit).to(torch.uint8)
-        level = over(threshold - offset) + over(threshold) + over(threshold + offset)
+        # One use of y, so that it is not stored: rounded up, -1 < s ≤ 0 is 0 and 0 < s ≤ 1 is 1.
+        level = (torch.ceil((y - threshold) / offset).clamp(-1, 2) + 1).to(torch.uint8)
         count = lambda least: (level >= least).sum((1, 2), dtype=torch.int32)
         return level, count(3), count(1)
 
