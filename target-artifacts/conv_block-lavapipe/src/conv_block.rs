@@ -53,6 +53,12 @@ pub struct ConvBlockSession {
 }
 
 impl ConvBlockSession {
+    /// Bytes of device memory of each run in flight: arena, inputs and outputs, at the largest sizes.
+    pub const SLOT_BYTES: u64 = 10844;
+
+    /// Bytes of device memory of the state that all runs of a session share.
+    pub const STATE_BYTES: u64 = 0;
+
     pub(crate) fn new(session: Session) -> Self {
         Self { session }
     }

@@ -51,6 +51,12 @@ pub struct MlpSession {
 }
 
 impl MlpSession {
+    /// Bytes of device memory of each run in flight: arena, inputs and outputs, at the largest sizes.
+    pub const SLOT_BYTES: u64 = 320;
+
+    /// Bytes of device memory of the state that all runs of a session share.
+    pub const STATE_BYTES: u64 = 0;
+
     pub(crate) fn new(session: Session) -> Self {
         Self { session }
     }
