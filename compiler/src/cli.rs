@@ -1,5 +1,9 @@
 //! The command line: definitions only. Each flag of `compile` is a field of [`Options`] or of the generator's options.
 
+mod running;
+
+pub use running::{BenchArgs, CacheArg, ColdstartArgs, ColdstartProcessArgs, InMemoryArgs, RunArgs};
+
 use crate::diff::Limit;
 use crate::options::{Half, Mixed, Options, Quantize, QuantizedForm};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -240,144 +244,6 @@ pub struct DeviceArgs {
     /// GPU to run on: part of its name, or its number in the loader's list [default: the best]
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
-}
-
-/// A program that is compiled in memory, and its inputs.
-#[derive(Debug, Args)]
-pub struct InMemoryArgs {
-    /// Exported program
-    pub program: PathBuf,
-    #[command(flatten)]
-    /// Options of the compilation.
-    pub compile: CompileOptions,
-    #[command(flatten)]
-    /// Device.
-    pub device: DeviceArgs,
-    /// Inputs: in.N; not needed by a program without inputs
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub inputs: Option<PathBuf>,
-}
-
-/// `jvc run`.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    #[command(flatten)]
-    /// What runs.
-    pub what: InMemoryArgs,
-    /// Where to write the outputs: out.N
-    #[arg(short, long, value_name = "FILE.safetensors")]
-    pub output: Option<PathBuf>,
-    /// Run several times, from the initial state each time, and compare the bytes
-    #[arg(long, default_value_t = 1)]
-    pub repeat: u32,
-    /// Print the time of every step, by timestamps
-    #[arg(long)]
-    pub steps: bool,
-    /// Output form
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// `jvc bench`.
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    #[command(flatten)]
-    /// What runs.
-    pub what: InMemoryArgs,
-    /// Where to write the outputs of the first run: out.N
-    #[arg(short, long, value_name = "FILE.safetensors")]
-    pub output: Option<PathBuf>,
-    /// Runs that are timed
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
-    /// Milliseconds of runs before them, for the clocks to rise
-    #[arg(long, value_name = "MS", default_value_t = 500)]
-    pub warmup: u64,
-    /// Record the program so often, with barriers between: times are those of one repetition
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub chain: u32,
-    /// Record each dispatch so often between the same barriers: times are those of one copy
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub side_by_side: u32,
-    /// Time as many runs as each number on standard input says, and print them as a line of JSON
-    #[arg(long)]
-    pub serve: bool,
-    /// Output form
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// What a measured process finds from the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum CacheArg {
-    /// Nothing: the first start ever. It writes caches, as the first start does.
-    None,
-    /// The driver's cache of compiled kernels (NVIDIA's and Mesa's), and none of ours.
-    Driver,
-    /// The crate's own cache, and none of the driver's.
-    Own,
-}
-
-impl CacheArg {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheArg::None => "none",
-            CacheArg::Driver => "driver",
-            CacheArg::Own => "own",
-        }
-    }
-
-    /// For people.
-    pub fn title(self) -> &'static str {
-        match self {
-            CacheArg::None => "first ever",
-            CacheArg::Driver => "driver's cache",
-            CacheArg::Own => "own cache",
-        }
-    }
-}
-
-/// `jvc coldstart`.
-#[derive(Debug, Args)]
-pub struct ColdstartArgs {
-    /// Exported program, or the folder of a crate that `jvc compile` wrote with its weights
-    #[arg(value_name = "PROGRAM|CRATE")]
-    pub program: PathBuf,
-    #[command(flatten)]
-    /// Options of the compilation.
-    pub compile: CompileOptions,
-    #[command(flatten)]
-    /// Device.
-    pub device: DeviceArgs,
-    /// Which caches the processes find; several with commas between
-    #[arg(long = "cache", value_enum, value_name = "CACHE", value_delimiter = ',', default_value = "none,driver,own")]
-    pub caches: Vec<CacheArg>,
-    /// Processes for each
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
-    /// Exit with 1 if the median of any of them takes longer to its first result
-    #[arg(long, value_name = "MS")]
-    pub budget_ms: Option<f64>,
-    /// Start the processes by this program, which gets their command line as arguments
-    #[arg(long, value_name = "PROGRAM")]
-    pub runner: Option<PathBuf>,
-    /// Output form
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// A process that `jvc coldstart` starts.
-#[derive(Debug, Args)]
-pub struct ColdstartProcessArgs {
-    /// Folder of the crate
-    pub folder: PathBuf,
-    /// As of `coldstart`
-    #[arg(long)]
-    pub gpu: Option<String>,
-    /// Folder of the pipeline cache [default: no cache]
-    #[arg(long, value_name = "DIR")]
-    pub pipelines: Option<PathBuf>,
 }
 
 /// Tolerance class of `verify`.

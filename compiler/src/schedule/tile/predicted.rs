@@ -1,6 +1,7 @@
 //! What a matrix product takes by the model that tiles are chosen with: for comparing shapes with each other.
 
-use super::{COOP_EDGE, COOP_SMALL, COOP_TILES, Problem, coop_cost, matmul};
+use super::halves::{COOP_EDGE, COOP_SMALL, COOP_TILES, coop_cost};
+use super::{Problem, matmul};
 use crate::device::DeviceProfile;
 use jvc_kernels::spec::Staging;
 
