@@ -397,7 +397,8 @@ fn spreads(gpu: &Gpu, elem: DType) -> Result<Spreads, String> {
     let ask = |part, elem, rows, columns| {
         let fragment = Fragment { part, elem, rows, columns, subgroup };
         let Some(kernel) = fragment.kernel() else { return Ok(None) };
-        let answer = answer(gpu, &kernel, fragment.components() * subgroup).map_err(|e| e.to_string())?;
+        let len = fragment.components() * subgroup;
+        let answer = jvc_lab::answer(gpu, &kernel.words, kernel.needs.subgroup, len).map_err(|e| e.to_string())?;
         let spread = fragment.spread(&answer);
         println!("{part:?} {elem} {rows}x{columns}: {spread:?}");
         Ok::<_, String>(spread)
@@ -405,29 +406,6 @@ fn spreads(gpu: &Gpu, elem: DType) -> Result<Spreads, String> {
     ask(Part::Sum, DType::F32, f.m, f.n)?;
     let (left, right) = (ask(Part::Left, elem, f.m, f.k)?, ask(Part::Right, elem, f.k, f.n)?);
     Ok(left.zip(right))
-}
-
-/// What a kernel of one workgroup writes into its only operand.
-fn answer(gpu: &Gpu, kernel: &Kernel, len: u32) -> Result<Vec<f32>, Error> {
-    let code: Vec<u8> = kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let subgroup = kernel.needs.subgroup;
-    let desc = KernelDesc { name: "fragment", code: &code, n_bases: 1, n_operands: 1, subgroup };
-    let (requirements, weights) = (Requirements::NONE, WeightsDesc::default());
-    let program = ProgramDesc { name: "fragment", requirements, kernels: &[desc], weights };
-    let model = Model::load(gpu, &program, WeightSource::None, &CacheDir::None)?;
-    let mut session = model.session(&EntryDesc {
-        name: "main",
-        arena_bytes: &[u64::from(len) * 4],
-        io: &[],
-        table_words: 0,
-        state_bytes: 0,
-        state_init: &[],
-        record: &|r: &mut Recorder<'_>| r.dispatch(0, &[Base::Arena(0)], &[0], Groups::Fixed([1, 1, 1])),
-    })?;
-    session.run(&[], &[], &mut [])?;
-    let mut bytes = vec![0; len as usize * 4];
-    session.buffer(0, Base::Arena(0)).expect("the entry has an arena").read(0, &mut bytes)?;
-    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
 /// `BMxBNxBK/WMxWN/BUFFERS[a][/FILL]` in the device's fragments.

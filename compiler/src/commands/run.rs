@@ -26,9 +26,11 @@ pub(super) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<Outcome, 
     }
     let timing = Timing { compile_seconds, load_seconds, seconds, same };
     let steps = if args.steps { Some(steps(&loaded, &compiled, &inputs)?) } else { None };
+    let ran =
+        Ran { gpu: &gpu.info().name, dispatches: session.n_dispatches(), outputs: &named, timing: &timing, steps };
     match args.format {
-        Format::Json => print_json(&gpu, &session, &named, &timing, steps, console)?,
-        Format::Text => print_text(&gpu, &session, &named, &timing, steps, console)?,
+        Format::Json => ran.print_json(console)?,
+        Format::Text => ran.print_text(console)?,
     }
     Ok(if same { Outcome::Fine } else { Outcome::Finding })
 }
@@ -99,56 +101,53 @@ struct StepTime<'a> {
     ns: f64,
 }
 
-fn print_json(
-    gpu: &rt::Gpu,
-    session: &Session<'_>,
-    outputs: &BTreeMap<String, HostTensor>,
-    timing: &Timing,
-    steps: Option<Vec<StepTime<'_>>>,
-    console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    let shapes: BTreeMap<&String, String> =
-        outputs.iter().map(|(n, t)| (n, format!("{}{:?}", t.dtype, t.shape))).collect();
-    let mut body = json!({
-        "gpu": gpu.info().name, "dispatches": session.n_dispatches(), "outputs": shapes, "runs": timing.seconds.len(),
-        "median_seconds": timing.median(), "compile_seconds": timing.compile_seconds, "load_seconds": timing.load_seconds,
-        "same_bytes": timing.same,
-    });
-    if let Some(steps) = steps {
-        let step = |s: &StepTime<'_>| json!({ "label": s.label, "kernel": s.kernel, "ns": s.ns });
-        body["steps"] = steps.iter().map(step).collect();
-    }
-    writeln!(console.out, "{body}")?;
-    Ok(())
+/// What there is to tell of the runs.
+struct Ran<'a> {
+    gpu: &'a str,
+    dispatches: usize,
+    outputs: &'a BTreeMap<String, HostTensor>,
+    timing: &'a Timing,
+    steps: Option<Vec<StepTime<'a>>>,
 }
 
-fn print_text(
-    gpu: &rt::Gpu,
-    session: &Session<'_>,
-    outputs: &BTreeMap<String, HostTensor>,
-    timing: &Timing,
-    steps: Option<Vec<StepTime<'_>>>,
-    console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    for (name, tensor) in outputs {
-        writeln!(console.out, "{name}: {}{:?}", tensor.dtype, tensor.shape)?;
+impl Ran<'_> {
+    fn print_json(&self, console: &mut Console<'_>) -> Result<(), CommandError> {
+        let shape = |(name, t): (&String, &HostTensor)| (name.clone(), format!("{}{:?}", t.dtype, t.shape));
+        let mut body = json!({
+            "gpu": self.gpu, "dispatches": self.dispatches, "runs": self.timing.seconds.len(),
+            "outputs": self.outputs.iter().map(shape).collect::<BTreeMap<_, _>>(),
+            "median_seconds": self.timing.median(), "compile_seconds": self.timing.compile_seconds,
+            "load_seconds": self.timing.load_seconds, "same_bytes": self.timing.same,
+        });
+        if let Some(steps) = &self.steps {
+            let step = |s: &StepTime<'_>| json!({ "label": s.label, "kernel": s.kernel, "ns": s.ns });
+            body["steps"] = steps.iter().map(step).collect();
+        }
+        writeln!(console.out, "{body}")?;
+        Ok(())
     }
-    let (n, ms) = (timing.seconds.len(), timing.median() * 1e3);
-    writeln!(console.err, "{} dispatches on {}", session.n_dispatches(), gpu.info().name)?;
-    writeln!(
-        console.err,
-        "compiled in {:.2} s, loaded in {:.2} s, {ms:.3} ms a run (median of {n})",
-        timing.compile_seconds, timing.load_seconds
-    )?;
-    if !timing.same {
-        writeln!(console.err, "jvc: the runs gave different bytes")?;
+
+    fn print_text(&self, console: &mut Console<'_>) -> Result<(), CommandError> {
+        for (name, tensor) in self.outputs {
+            writeln!(console.out, "{name}: {}{:?}", tensor.dtype, tensor.shape)?;
+        }
+        let Timing { compile_seconds, load_seconds, seconds, same } = self.timing;
+        let (n, ms) = (seconds.len(), self.timing.median() * 1e3);
+        writeln!(console.err, "{} dispatches on {}", self.dispatches, self.gpu)?;
+        writeln!(
+            console.err,
+            "compiled in {compile_seconds:.2} s, loaded in {load_seconds:.2} s, {ms:.3} ms a run (median of {n})"
+        )?;
+        if !same {
+            writeln!(console.err, "jvc: the runs gave different bytes")?;
+        }
+        let total: f64 = self.steps.iter().flatten().map(|step| step.ns).sum();
+        for StepTime { label, kernel, ns } in self.steps.iter().flatten() {
+            let share = 100.0 * ns / total.max(1.0);
+            writeln!(console.out, "{:10.1} µs {share:5.1} %  {label}  {kernel}", ns / 1e3)?;
+        }
+        Ok(())
     }
-    let total: f64 = steps.iter().flatten().map(|step| step.ns).sum();
-    for StepTime { label, kernel, ns } in steps.iter().flatten() {
-        let share = 100.0 * ns / total.max(1.0);
-        writeln!(console.out, "{:10.1} µs {share:5.1} %  {label}  {kernel}", ns / 1e3)?;
-    }
-    Ok(())
 }
 
 fn steps<'a>(loaded: &Loaded<'_>, compiled: &'a Compiled, inputs: &[Value]) -> Result<Vec<StepTime<'a>>, CommandError> {

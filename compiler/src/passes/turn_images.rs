@@ -24,17 +24,13 @@
 use super::rewrite::{Patch, Ref, View, map, rewrite};
 use super::{Cx, Pass};
 use crate::ir::{DType, Graph, NodeId, Op, ValueId};
+use crate::schedule::layout::{BLOCK, MIN_OUTPUTS};
 
 pub(super) const PASS: Pass = Pass {
     name: "turn_images",
     summary: "copies images with their channels last for convolutions on matrix units",
     run,
 };
-
-/// Channels of a block that one load takes.
-const BLOCK: i64 = 8;
-/// Output channels below which a convolution does not fill matrix fragments.
-const MIN_OUTPUTS: i64 = 16;
 
 fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
     let fills = |d: &crate::device::DeviceProfile| d.cooperative.iter().any(|c| c.left.is_some() && c.right.is_some());

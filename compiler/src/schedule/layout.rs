@@ -64,9 +64,9 @@ impl Fragments {
 }
 
 /// Elements of a block of 16 bytes.
-pub(super) const BLOCK: i64 = 8;
+pub(crate) const BLOCK: i64 = 8;
 /// Output channels below which a convolution does not fill matrix fragments.
-const MIN_OUTPUTS: i64 = 16;
+pub(crate) const MIN_OUTPUTS: i64 = 16;
 
 /// Marks the values of a graph that lie so on a device.
 pub fn choose(graph: &Graph, fusion: &mut Fusion, device: &DeviceProfile) {

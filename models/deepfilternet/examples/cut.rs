@@ -2,7 +2,7 @@
 //! lengths and the first second with what its lookahead sees there. `cut --same-shape A.wav B.wav` fails unless both have the same rate, channels, length and format.
 
 use deepfilternet::audio::Audio;
-use deepfilternet::resample::resample;
+use jvc_resample::resample;
 use std::error::Error;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! DeepFilterNet3 around a crate that jvc generates: everything but the network itself.
 //!
-//! A recording is read ([`audio`]), brought to 48 kHz ([`resample`]), cut into hops of 480 samples that go through the
+//! A recording is read ([`audio`]), brought to 48 kHz ([`jvc_resample`]), cut into hops of 480 samples that go through the
 //! program, which keeps its states on the device ([`stream`]), brought back to its own rate and written. For the demo,
 //! seeded noise is mixed in ([`noise`]), the gain is measured ([`si_sdr`]) and the result drawn ([`spectrogram`]).
 //!
@@ -30,7 +30,6 @@
 
 pub mod audio;
 pub mod noise;
-pub mod resample;
 pub mod si_sdr;
 pub mod spectrogram;
 pub mod stream;

@@ -54,5 +54,6 @@ fn check(tensors: &SafeTensors<'_>, k: usize, folder: &Path) -> Result<(), Box<d
         &mut std::io::stdout(),
         format!("picture {k}: off by {worst:.2e} of the range\n").as_bytes(),
     )?;
-    if worst < 1e-3 { Ok(()) } else { Err(format!("picture {k} is off by {worst}").into()) }
+    // 16 bits round by 7.6e-6 of the range; the rest is sums in another order.
+    if worst < 3e-5 { Ok(()) } else { Err(format!("picture {k} is off by {worst}").into()) }
 }

@@ -2,8 +2,7 @@
 //! 16 kHz.
 
 use crate::RATE;
-use audioadapter_buffers::direct::InterleavedSlice;
-use rubato::{Fft, FixedSync, Resampler, WindowFunction};
+use jvc_resample::{ResampleError, resample};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,9 +12,6 @@ use symphonia::core::errors::Error as Fault;
 use symphonia::core::formats::FormatReader;
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::probe::Hint;
-
-/// Frames that the resampler takes and gives at a time, at least: long enough for a steep filter.
-const CHUNK: usize = 1024;
 
 /// Why there are no samples.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +33,8 @@ pub enum AudioError {
         fault: String,
     },
     /// The resampler refuses the rate.
-    #[error("cannot resample from {rate} Hz to 16000 Hz: {fault}")]
-    Rate {
-        /// Of the file, in Hz.
-        rate: u32,
-        /// What the resampler says.
-        fault: String,
-    },
+    #[error(transparent)]
+    Rate(#[from] ResampleError),
 }
 
 /// Reads a file: the mean of its channels, at 16 kHz.
@@ -77,7 +68,7 @@ fn decode(source: Box<dyn MediaSource>, hint: &Hint, what: &str) -> Result<Vec<f
     let (id, parameters) = (track.id, &track.codec_params);
     let mut decoder = symphonia::default::get_codecs().make(parameters, &DecoderOptions::default()).map_err(refuse)?;
     let (samples, rate) = mono(format.as_mut(), decoder.as_mut(), id).map_err(refuse)?;
-    resample(&samples, rate)
+    Ok(resample(&samples, rate, RATE)?)
 }
 
 /// All samples of a track, the mean of its channels, and the rate.
@@ -105,36 +96,6 @@ fn mono(format: &mut dyn FormatReader, decoder: &mut dyn Decoder, track: u32) ->
         let n = spec.channels.count().max(1);
         samples.extend(buffer.samples().chunks_exact(n).map(|frame| frame.iter().sum::<f32>() / n as f32));
     }
-}
-
-/// One channel at 16 kHz, aligned in time with the input; the input itself where it has that rate.
-///
-/// # Errors
-/// [`AudioError::Rate`] for rates that the library does not take, such as 0.
-pub fn resample(samples: &[f32], rate: u32) -> Result<Vec<f32>, AudioError> {
-    if rate == RATE || samples.is_empty() {
-        return Ok(samples.to_vec());
-    }
-    let refuse = |fault: String| AudioError::Rate { rate, fault };
-    let (from, to) = (rate as usize, RATE as usize);
-    let window = WindowFunction::BlackmanHarris2;
-    let mut resampler = Fft::<f32>::new_custom(from, to, chunk(from, to), 1, 1, window, FixedSync::Both)
-        .map_err(|e| refuse(e.to_string()))?;
-    let input = InterleavedSlice::new(samples, 1, samples.len()).map_err(|e| refuse(e.to_string()))?;
-    let output = resampler.process_all(&input, samples.len(), None).map_err(|e| refuse(e.to_string()))?;
-    Ok(output.take_data())
-}
-
-/// Input frames at a time. The resampler's delay is half a chunk of output, and only whole samples of it can be cut
-/// off: both chunks must be even, or the output would lie half a sample off.
-fn chunk(from: usize, to: usize) -> usize {
-    let divisor = greatest_common_divisor(from, to).max(1);
-    let (unit_in, unit_out) = (2 * from / divisor, 2 * to / divisor);
-    unit_in * CHUNK.div_ceil(unit_in.min(unit_out).max(1))
-}
-
-fn greatest_common_divisor(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 #[cfg(test)]

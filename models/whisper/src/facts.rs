@@ -30,6 +30,24 @@ pub struct Special {
     pub timestamp_begin: u32,
 }
 
+#[cfg(test)]
+impl Special {
+    /// Ids of a vocabulary of ten words, for tests of the rules.
+    pub(crate) const SMALL: Special = Special {
+        end: 10,
+        start: 11,
+        language_begin: 12,
+        n_languages: 1,
+        translate: 13,
+        transcribe: 14,
+        start_of_lm: 15,
+        previous: 16,
+        no_speech: 17,
+        no_timestamps: 18,
+        timestamp_begin: 19,
+    };
+}
+
 /// Facts of an exported model.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Facts {

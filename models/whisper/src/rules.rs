@@ -30,22 +30,8 @@ pub fn forbidden(tokens: &Special, written: &[u32], latest_start: u32) -> [(u32,
 mod tests {
     use super::*;
 
-    const TOKENS: Special = Special {
-        end: 10,
-        start: 11,
-        language_begin: 12,
-        n_languages: 1,
-        translate: 13,
-        transcribe: 14,
-        start_of_lm: 15,
-        previous: 16,
-        no_speech: 17,
-        no_timestamps: 18,
-        timestamp_begin: 19,
-    };
-
     fn allowed(written: &[u32]) -> Vec<u32> {
-        let ranges = forbidden(&TOKENS, written, 21);
+        let ranges = forbidden(&Special::SMALL, written, 21);
         (0..26).filter(|id| !ranges.iter().any(|(from, to)| (*from..*to).contains(id))).collect()
     }
 

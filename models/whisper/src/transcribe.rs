@@ -267,23 +267,9 @@ fn segments(
 mod tests {
     use super::*;
 
-    const TOKENS: Special = Special {
-        end: 10,
-        start: 11,
-        language_begin: 12,
-        n_languages: 1,
-        translate: 13,
-        transcribe: 14,
-        start_of_lm: 15,
-        previous: 16,
-        no_speech: 17,
-        no_timestamps: 18,
-        timestamp_begin: 19,
-    };
-
     fn cut(written: &[u32]) -> (Vec<(f64, f64, usize)>, usize) {
         let decoded = Decoded { tokens: written.to_vec(), ..Decoded::default() };
-        let (list, advance) = segments(&TOKENS, &Tokenizer::default(), &decoded, 1000, 2500);
+        let (list, advance) = segments(&Special::SMALL, &Tokenizer::default(), &decoded, 1000, 2500);
         (list.iter().map(|s| (s.start, s.end, s.tokens.len())).collect(), advance)
     }
 

@@ -62,6 +62,13 @@ pub(crate) struct ImageArgs {
     /// and later ones get their number before the dot
     #[arg(short, long)]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
+}
+
+/// How the masks of a picture are shown.
+#[derive(Debug, Args)]
+pub(crate) struct ShownArgs {
     /// Where the picture with the masks over it goes (PNG)
     #[arg(long)]
     pub(crate) overlay: Option<PathBuf>,
@@ -92,12 +99,8 @@ pub(crate) struct AutoArgs {
     /// A folder for one PNG a mask
     #[arg(short, long)]
     pub(crate) output: Option<PathBuf>,
-    /// Where the picture with the masks over it goes (PNG)
-    #[arg(long)]
-    pub(crate) overlay: Option<PathBuf>,
-    /// Print the masks as JSON with COCO's run lengths
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) shown: ShownArgs,
 }
 
 #[derive(Debug, Args)]

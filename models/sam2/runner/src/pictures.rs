@@ -29,11 +29,11 @@ pub(crate) fn segment(args: &ImageArgs, common: &Common, clock: &mut ColdStart) 
             write(mask, &numbered(path, n))?;
         }
     }
-    if let Some(path) = &args.overlay {
+    if let Some(path) = &args.shown.overlay {
         overlay(&picture, best).write(path)?;
     }
     clock.mark("files");
-    if args.json {
+    if args.shown.json {
         println!("{}", json!({ "objects": found.iter().map(found_json).collect::<Vec<_>>() }));
     } else {
         found.iter().enumerate().for_each(|(n, f)| describe(n, f));
@@ -129,13 +129,13 @@ pub(crate) fn automatic(args: &AutoArgs, common: &Common, clock: &mut ColdStart)
             m.mask.write(&folder.join(format!("{n:04}.png")))?;
         }
     }
-    if let Some(path) = &args.overlay {
+    if let Some(path) = &args.shown.overlay {
         // Large ones first, so that small ones are seen.
         let mut order: Vec<&Automatic> = masks.iter().collect();
         order.sort_by_key(|m| std::cmp::Reverse(m.mask.area()));
         overlay(&picture, order.iter().map(|m| &m.mask)).write(path)?;
     }
-    if args.json {
+    if args.shown.json {
         println!("{}", Value::Array(masks.iter().map(automatic_json).collect()));
     } else {
         println!("{} masks", masks.len());

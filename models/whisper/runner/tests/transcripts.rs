@@ -11,6 +11,9 @@ use whisper::window::Recording;
 use whisper::{Options, audio, transcribe};
 use whisper_runner::DeviceEngine;
 
+/// Difference of log-probabilities that is forgiven: the crate may be one in halves, which round logits of about ten by 5e-3.
+const LOGPROB: f32 = 1e-2;
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
 }
@@ -118,13 +121,13 @@ fn many_tokens_at_once_leave_what_single_steps_leave() {
     }
     let one_by_one = engine.step(7, last, &Choice::ANY).expect("a step");
     assert_eq!(at_once.token, one_by_one.token);
-    assert!((at_once.logprob - one_by_one.logprob).abs() < 1e-2, "{at_once:?} {one_by_one:?}");
+    assert!((at_once.logprob - one_by_one.logprob).abs() < LOGPROB, "{at_once:?} {one_by_one:?}");
     engine.prefill(&tokens[..5]).expect("another length");
     engine.step(tokens[5], 5, &Choice::ANY).expect("a step");
     let fewer = engine.step(tokens[6], 6, &Choice::ANY).expect("a step");
     engine.prefill(&tokens[..6]).expect("another length");
     let again = engine.step(tokens[6], 6, &Choice::ANY).expect("a step");
-    assert!(fewer.token == again.token && (fewer.logprob - again.logprob).abs() < 1e-2, "{fewer:?} {again:?}");
+    assert!(fewer.token == again.token && (fewer.logprob - again.logprob).abs() < LOGPROB, "{fewer:?} {again:?}");
 }
 
 #[test]

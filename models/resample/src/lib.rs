@@ -1,4 +1,4 @@
-//! Sampling rates: to and from the 48 kHz of the network, by rubato's FFT resampler.
+//! One channel of sound at another sampling rate, by rubato's FFT resampler: what stands before and behind networks that hear.
 
 use audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Fft, FixedSync, Resampler, WindowFunction};
