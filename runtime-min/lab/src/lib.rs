@@ -4,7 +4,7 @@
 //! - The validation layer, its messages kept as text ([`Options::validation`]).
 //! - Kernels in bindings form, one storage buffer per operand, recorded among the runtime's own steps ([`Lab::bound_kernel`]):
 //!   synchronisation validation does not see through addresses.
-//! - What a kernel of one workgroup says of its device ([`answer`]).
+//! - What a kernel of one workgroup says of its device ([`answer()`]).
 //! - A device that is not what it seems ([`Options::lost_at`], [`Options::without_mapped`]).
 
 #![allow(unsafe_code, reason = "Vulkan is called here; each block says why it is sound")]
