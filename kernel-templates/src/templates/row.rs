@@ -12,7 +12,7 @@
 //! and for many short rows. With more, lanes take every `threads_per_row`-th position and meet in a tree of fixed shape, so
 //! results do not depend on timing. Rows of few elements a lane are *held*: a lane's elements are loaded once, by blocks of 16 bytes where that is
 //! proven to be right, and what one stage computes of them (an exponential, a difference) the next one has. Longer rows of known length are
-//! walked in blocks of [`BLOCK_HELD`] elements a lane, each loaded as a whole before the first of it is used.
+//! walked in blocks of `held::BLOCK_HELD` elements a lane, each loaded as a whole before the first of it is used.
 
 mod held;
 mod reference;
