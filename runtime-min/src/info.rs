@@ -119,8 +119,7 @@ pub(crate) struct FeatureChain {
     v12: vk::PhysicalDeviceVulkan12Features<'static>,
     control: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
     cooperative: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
-    /// In truth VkPhysicalDeviceShaderBfloat16FeaturesKHR, newer than the bindings' headers; it has three flags as well: the type, dot
-    /// products, matrices.
+    /// In truth VkPhysicalDeviceShaderBfloat16FeaturesKHR, which the bindings lack; its three flags: the type, dot products, matrices.
     bf16: vk::PhysicalDevice8BitStorageFeatures<'static>,
 }
 
@@ -214,10 +213,8 @@ fn shapes(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<Cooperative<
 fn component(ty: vk::ComponentTypeKHR) -> &'static str {
     // As above.
     const NAMES: [&str; 11] = ["f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"];
-    match ty.as_raw() {
-        BFLOAT16_TYPE => "bf16",
-        index => usize::try_from(index).ok().and_then(|index| NAMES.get(index)).copied().unwrap_or("unknown"),
-    }
+    let name = usize::try_from(ty.as_raw()).ok().and_then(|index| NAMES.get(index).copied());
+    name.unwrap_or(if ty.as_raw() == BFLOAT16_TYPE { "bf16" } else { "unknown" })
 }
 
 fn text(name: Result<&CStr, FromBytesUntilNulError>) -> String {
@@ -265,8 +262,7 @@ impl Requirements<'_> {
         max_allocation_bytes: 0,
     };
 
-    /// Compares with a device. What it lacks first is the error: [`Error::Missing`] names a feature, [`Error::Requirement`] a limit
-    /// with the need and the fact.
+    /// Compares with a device. What it lacks first is the error: a feature ([`Error::Missing`]) or a limit ([`Error::Requirement`]).
     pub fn check(&self, gpu: &GpuInfo) -> Result<()> {
         let (major, minor) = gpu.api_version;
         ensure((major, minor) >= (1, 2), || lack("Vulkan", "1.2", format!("{major}.{minor}")))?;

@@ -32,8 +32,7 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Builds every kernel with a pipeline cache that starts from the file and is written back when it has grown. Trouble with the
-    /// file never fails the build: the file only saves time.
+    /// Builds every kernel with a pipeline cache that starts from the file, and is written back when it has grown, if that is possible.
     pub(crate) fn build(device: &Arc<Device>, program: &ProgramDesc<'_>, dir: &CacheDir) -> Result<Kernels> {
         let (gpu, uuid) = (&device.info, u128::from_be_bytes(device.info.pipeline_cache_uuid));
         let name = format!("{}-{:04x}-{:04x}-{uuid:032x}", program.name, gpu.vendor_id, gpu.device_id);

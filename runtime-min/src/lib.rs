@@ -26,6 +26,7 @@ pub use info::{Cooperative, Features, GpuInfo, GpuKind, Requirements};
 pub use jvc_files::{CacheDir, Fault as WeightsFault, content_hash};
 pub use kernel::KernelDesc;
 pub use memory::{Buffer, MemoryKind};
+pub use queue::SubmitBy;
 pub use recorder::{Base, Groups, Recorder};
 pub use session::{
     Arenas, EntryDesc, IoDesc, Model, ProgramDesc, Session, SessionOptions, StateInit, Ticket, Timestamps,

@@ -35,8 +35,7 @@ pub struct Buffer {
 }
 
 impl Gpu {
-    /// Allocates a buffer of at least `bytes`, with undefined contents. An error when it is larger than the device's limit, or memory
-    /// has run out.
+    /// Allocates a buffer of at least `bytes`, with undefined contents. An error when the device's limit or its memory is exceeded.
     pub fn buffer(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         Buffer::new(&self.0, bytes, kind, "a buffer")
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ash::vk::{self, AccessFlags, PipelineStageFlags};
+use ash::vk::{self, AccessFlags, Handle as _, PipelineStageFlags};
 
 use crate::error::vulkan;
 use crate::gpu::Instance;
@@ -12,6 +12,10 @@ use crate::{Error, GpuInfo, Result};
 
 /// How long a wait looks before it sleeps, since waking up takes tens of microseconds.
 const PATIENCE: Duration = Duration::from_millis(1);
+
+/// An application's submission, made while the queue and its lock are held: it gets the run's `VkCommandBuffer`s, which go in this order,
+/// and the value that it signals [`crate::Gpu::timeline`] with after them; it gives the `VkResult`.
+pub type SubmitBy<'a> = &'a mut dyn FnMut(&[u64], u64) -> i32;
 
 pub(crate) struct Device {
     pub(crate) raw: ash::Device,
@@ -65,17 +69,26 @@ impl Device {
         lock(&self.lost).get_or_insert_with(|| Error::DeviceLost { step: step() }).clone()
     }
 
-    /// Submits command buffers; gives the timeline value that they signal. `step` names what is lost with the device.
-    pub(crate) fn submit(&self, commands: &[vk::CommandBuffer], step: impl FnOnce() -> String) -> Result<u64> {
+    /// Submits commands, or lets the application do so; gives the timeline value that they signal. `step` names what a loss loses.
+    pub(crate) fn submit(
+        &self,
+        commands: &[vk::CommandBuffer],
+        by: Option<SubmitBy<'_>>,
+        step: impl FnOnce() -> String,
+    ) -> Result<u64> {
         self.check_alive()?;
-        let mut queue = lock(&self.queue);
+        let (mut queue, _app) = (lock(&self.queue), self.app_lock.as_deref().map(lock));
         let (values, semaphores) = ([queue.1 + 1], [self.timeline]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
         let info = vk::SubmitInfo::default().command_buffers(commands).signal_semaphores(&semaphores);
-        let info = [info.push_next(&mut timeline)];
-        let _app = self.app_lock.as_deref().map(lock);
-        // SAFETY: the command buffers are recorded and not pending; the queue is locked.
-        let result = unsafe { self.raw.queue_submit(queue.0, &info, vk::Fence::null()) };
+        let result = match by {
+            Some(by) => {
+                let commands: Vec<u64> = commands.iter().map(|one| one.as_raw()).collect();
+                vk::Result::from_raw(by(&commands, values[0])).result()
+            }
+            // SAFETY: the command buffers are recorded and not pending; the queue is locked.
+            None => unsafe { self.raw.queue_submit(queue.0, &[info.push_next(&mut timeline)], vk::Fence::null()) },
+        };
         result.map_err(|code| self.fail(code, "vkQueueSubmit", step))?;
         queue.1 = values[0];
         Ok(queue.1)
@@ -105,8 +118,7 @@ impl Device {
         unsafe { self.raw.get_semaphore_counter_value(self.timeline) }.unwrap_or(0)
     }
 
-    /// Waits, for destructors, without caring how it ends. What a lost device had in flight never ends; waiting for it to be idle
-    /// returns at once.
+    /// Waits, for destructors, without caring how it ends. What a lost device had in flight never ends, but the queue counts as idle.
     pub(crate) fn drain(&self, value: u64) {
         if self.wait(value, || "commands that nobody waits for".to_owned()).is_err() {
             let (queue, _app) = (lock(&self.queue), self.app_lock.as_deref().map(lock));
@@ -127,15 +139,14 @@ impl Device {
         record(&self.raw, commands);
         barrier(&self.raw, commands, anything(), anything());
         pool.end(commands)?;
-        pool.pending = Some((self.submit(&[commands], || step.to_owned())?, step));
+        pool.pending = Some((self.submit(&[commands], None, || step.to_owned())?, step));
         Ok(pool)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: all objects made from the device hold an `Arc` of it, so they are gone, after their owners have waited. A wait
-        // fails on a lost device, which does not matter here.
+        // SAFETY: all objects made from the device hold an `Arc` of it, so they are gone. That a wait may fail does not matter here.
         unsafe {
             self.raw.destroy_semaphore(self.timeline, None);
             if self.owned {

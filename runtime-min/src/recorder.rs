@@ -10,8 +10,7 @@ use crate::info::check_limit;
 use crate::queue::{CommandPool, Scope, anything, barrier, kernels};
 use crate::{Buffer, EntryDesc, Error, IoDesc, MemoryKind, Model, Result, SessionOptions, Timestamps};
 
-/// Memory whose address a push-constant base holds: a chunk of the slot's arena or of the weights, the slot's I/O table, the session's
-/// state, or the slot's symbol table.
+/// Memory whose address a base holds: a chunk of the slot's arena or of the weights, its I/O table, the state, its symbol table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "said above")]
 pub enum Base {
@@ -217,8 +216,7 @@ impl<'a> Recorder<'a> {
         Some((pipeline, addresses.into_iter().flatten().chain(words).collect()))
     }
 
-    /// Runs the caller's own commands as a step, such as a dispatch of a kernel that is none of the program's: `record` gets the
-    /// `VkCommandBuffer`.
+    /// Runs the caller's own commands as a step, such as a dispatch of another kernel: `record` gets the `VkCommandBuffer`.
     pub fn custom(&mut self, record: impl FnOnce(u64)) {
         self.step(|recorder| {
             recorder.bound = vk::Pipeline::null();
@@ -294,10 +292,9 @@ impl<'a> Recorder<'a> {
     }
 
     fn take_time(&mut self) {
-        let (commands, queries, query) = (self.slot.commands(), self.slot.queries, self.slot.n_times);
-        let stage = PipelineStageFlags::BOTTOM_OF_PIPE;
+        let (slot, stage) = (&mut *self.slot, PipelineStageFlags::BOTTOM_OF_PIPE);
         // SAFETY: the command buffer is recording, and the pool has this query.
-        unsafe { self.slot.model.device.raw.cmd_write_timestamp(commands, stage, queries, query) };
-        self.slot.n_times += 1;
+        unsafe { slot.model.device.raw.cmd_write_timestamp(slot.commands(), stage, slot.queries, slot.n_times) };
+        slot.n_times += 1;
     }
 }

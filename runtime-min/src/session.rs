@@ -1,5 +1,4 @@
-//! A program as plain tables; the model made of it, kernels and weights on a device; and its sessions: slots with memory and recorded
-//! commands, the persistent state that they share, and runs.
+//! A program as plain tables; the model made of it, on a device; its sessions: slots with memory and commands, state, and runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{argument, ensure};
 use crate::kernel::Kernels;
-use crate::queue::Device;
+use crate::queue::{Device, SubmitBy};
 use crate::recorder::Slot;
 use crate::weights::{self, WeightSource, WeightsDesc};
 use crate::{
@@ -28,8 +27,7 @@ pub struct ProgramDesc<'a> {
 
 /// One entry point.
 ///
-/// The tables are trusted, as shaders are: they come from the compiler, which has verified them. Offsets that are wrong make the GPU
-/// access memory that it should not.
+/// The tables are trusted, as shaders are: the compiler has verified them. Wrong offsets make the GPU access memory of others.
 #[derive(Clone, Copy)]
 #[expect(missing_docs, reason = "the names of the others say it")]
 pub struct EntryDesc<'a> {
@@ -83,8 +81,7 @@ pub struct SessionOptions {
     pub n_slots: usize,
     /// Arenas shared with sessions of other entry points, whose runs are then ordered after each other.
     pub arenas: Option<Arenas>,
-    /// Keeps the number of the step that runs in host memory, so that a lost device can be blamed on one step. It serialises all
-    /// steps.
+    /// Keeps the number of the step that runs in host memory, so that a loss can be blamed on one step. It serialises all steps.
     pub trace_steps: bool,
     /// When the device's clock is read, for [`Session::step_ns`].
     pub timestamps: Timestamps,
@@ -205,9 +202,19 @@ impl Session {
     /// outputs come in the order of the I/O table. The outputs' lengths are those of the tensors at these shapes. Ports bound by
     /// [`Session::bind_external`] have none. [`Error::Argument`] and [`Error::SlotsBusy`] come before anything has happened.
     pub fn submit(&mut self, table: &[u32], inputs: &[&[u8]], output_bytes: &[u64]) -> Result<Ticket> {
+        self.start(table, inputs, output_bytes, None)
+    }
+
+    /// As [`Session::submit`], but the application submits, once, to the queue that it lent, with its own commands and semaphores around
+    /// the run. Barriers between those and the kernels are the application's. A run from the initial state first submits copies.
+    pub fn submit_by(&mut self, table: &[u32], inputs: &[&[u8]], outs: &[u64], by: SubmitBy<'_>) -> Result<Ticket> {
+        self.start(table, inputs, outs, Some(by))
+    }
+
+    fn start(&mut self, table: &[u32], inputs: &[&[u8]], outs: &[u64], by: Option<SubmitBy<'_>>) -> Result<Ticket> {
         self.model.device.check_alive()?;
         let index = self.free_slot()?;
-        self.fill(&self.slots[index], table, inputs, output_bytes)?;
+        self.fill(&self.slots[index], table, inputs, outs)?;
         if let Some(state) = self.slots[index].buffer(Base::State).filter(|_| self.reset) {
             // Zeros, then copies of weights, after all runs in flight.
             state.fill(0)?;
@@ -217,7 +224,7 @@ impl Session {
             }
         }
         self.reset = false;
-        let value = self.model.device.submit(&self.slots[index].commands, || self.position(index))?;
+        let value = self.model.device.submit(&self.slots[index].commands, by, || self.position(index))?;
         let slot = &mut self.slots[index];
         (slot.pending, slot.cancelled) = (Some(value), false);
         Ok(Ticket { slot: index, value })
@@ -288,9 +295,8 @@ impl Session {
         self.slots.first().map_or(&[], |slot| slot.labels.as_slice())
     }
 
-    /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before it to its own end; with
-    /// [`Timestamps::Ends`], of all of them together. Steps without a barrier between them overlap: their sum is right, the share of
-    /// each is not. An error without timestamps.
+    /// Nanoseconds of each step of a slot's latest run, which was waited for: from the end of the step before to its own; with
+    /// [`Timestamps::Ends`], of all of them. Of steps without a barrier between, only the sum is right. An error without timestamps.
     pub fn step_ns(&self, slot: usize) -> Result<Vec<f64>> {
         let idle = self.slots.get(slot).filter(|slot| slot.pending.is_none());
         idle.ok_or_else(|| self.argument("slot", "one that is not in flight", slot))?.step_ns()

@@ -39,8 +39,7 @@ pub enum WeightSource<'a> {
 /// Maps a file read-only.
 ///
 /// # Errors
-/// Those of opening and mapping. The file must not be shortened by another process while it is mapped: the operating system then
-/// ends the reader.
+/// Those of opening and mapping. Another process that shortens the file while it is mapped ends the reader.
 pub fn map_file(path: &Path) -> std::io::Result<memmap2::Mmap> {
     let file = std::fs::File::open(path)?;
     // SAFETY: the map is read-only and private to this process. A file that changes under it can at worst yield other bytes (which

@@ -84,3 +84,51 @@ fn a_borrowed_device_runs_and_survives() {
         app.instance.destroy_instance(None);
     }
 }
+
+#[test]
+fn an_application_submits_runs_between_commands_of_its_own() {
+    let app = app();
+    let enabled = Features { buffer_address: true, timeline: true, ..Features::default() };
+    let gpu = lend(&app, enabled, None).expect("a borrowed device");
+    let options = SessionOptions { n_slots: 2, ..SessionOptions::default() };
+    let mut session = model(&gpu).session_with(&entry(&double), &options).expect("a session");
+    let (x, bytes_out) = (floats(100, 1), [400]);
+    // What its submission refuses has not run: the slot is free and the value is the next run's.
+    let refused = session
+        .submit_by(&table(100), &[&bytes(&x)], &bytes_out, &mut |_, _| vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw());
+    assert!(matches!(refused, Err(Error::Vulkan { call: "vkQueueSubmit", .. })), "{refused:?}");
+    // It may add a semaphore: here one that the run waits for until the host says so.
+    let mut ty = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+    let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
+    // SAFETY: the device has timeline semaphores.
+    let gate = unsafe { app.device.create_semaphore(&info, None) }.expect("a semaphore");
+    let mut submit = |commands: &[u64], value: u64| {
+        let commands: Vec<_> = commands.iter().map(|one| vk::CommandBuffer::from_raw(*one)).collect();
+        let (signals, signal) = ([vk::Semaphore::from_raw(gpu.timeline())], [value]);
+        let (waits, wait, stages) = ([gate], [1], [vk::PipelineStageFlags::ALL_COMMANDS]);
+        let mut values =
+            vk::TimelineSemaphoreSubmitInfo::default().wait_semaphore_values(&wait).signal_semaphore_values(&signal);
+        let info = vk::SubmitInfo::default().command_buffers(&commands).signal_semaphores(&signals);
+        let info = [info.wait_semaphores(&waits).wait_dst_stage_mask(&stages).push_next(&mut values)];
+        // SAFETY: the command buffers are recorded, and nobody else uses the queue.
+        let result = unsafe { app.device.queue_submit(app.queue, &info, vk::Fence::null()) };
+        result.map_or_else(|code| code.as_raw(), |()| 0)
+    };
+    let gated = session.submit_by(&table(100), &[&bytes(&x)], &bytes_out, &mut submit).expect("a submission");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!session.is_done(&gated).expect("a living device"), "it waits for the application's semaphore");
+    let opened = vk::SemaphoreSignalInfo::default().semaphore(gate).value(1);
+    // SAFETY: the value grows.
+    unsafe { app.device.signal_semaphore(&opened) }.expect("a signal");
+    let mut y = vec![0; 400];
+    session.wait(gated, &mut [&mut y]).expect("a run");
+    assert_eq!(values(&y), doubled(&x));
+    assert_eq!(run(&mut session, &x), doubled(&x), "the runtime's own submissions go on after it");
+    drop((session, gpu));
+    // SAFETY: everything borrowed is gone, and its runs have been waited for.
+    unsafe {
+        app.device.destroy_semaphore(gate, None);
+        app.device.destroy_device(None);
+        app.instance.destroy_instance(None);
+    }
+}
