@@ -71,6 +71,29 @@ class Flat(torch.nn.Module):
         return self.inner(*args, **kwargs)
 
 
+def check_deformable(graph, device):
+    """An error if the device's deformable convolution is wrong: torchvision goes on when its kernel could not start.
+
+    Each shape of the graph is convolved with made-up values in f32 and f64 and compared with the CPU.
+    """
+    generator, checked = torch.Generator().manual_seed(2), set()
+    for node in graph.nodes:
+        if node.op != "call_function" or "deform_conv2d" not in str(node.target):
+            continue
+        metas = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+        shapes = tuple(tuple(meta.shape) for meta in metas if isinstance(meta, torch.Tensor))
+        if shapes in checked:
+            continue
+        checked.add(shapes)
+        args = [torch.randn(meta.shape, generator=generator) if isinstance(meta, torch.Tensor) else meta for meta in metas]
+        want = node.target(*args)
+        for dtype in (torch.float32, torch.float64):
+            got = node.target(*(arg.to(device, dtype) if isinstance(arg, torch.Tensor) else arg for arg in args))
+            off = (got.cpu().float() - want).norm() / want.norm()
+            if not off < 1e-4:
+                raise RuntimeError(f"torchvision's deform_conv2d of {dtype} is off by {off:.2g} of its result on this GPU: nothing to compare with")
+
+
 def load(path, device):
     """The program as a module on a device, its weights by name, and its inputs; None where input sizes are symbolic."""
     program = serialize._dict_to_dataclass(ExportedProgram, json.loads(gzip.open(path).read()))
@@ -99,4 +122,5 @@ def load(path, device):
             exported.graph.erase_node(node)
         elif node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
+    check_deformable(exported.graph, device)
     return Flat(move_to_device_pass(exported, device), numbers), weights, inputs
