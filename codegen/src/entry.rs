@@ -45,8 +45,8 @@ pub(crate) struct EntryNames<'a> {
     pub(crate) ticket: Ident,
     /// Field of each symbol in the sizes struct, by symbol.
     pub(crate) symbols: Vec<Ident>,
-    input_fields: Vec<Ident>,
-    output_fields: Vec<Ident>,
+    pub(crate) input_fields: Vec<Ident>,
+    pub(crate) output_fields: Vec<Ident>,
 }
 
 impl<'a> EntryNames<'a> {

@@ -15,6 +15,8 @@
 pub mod artifact;
 mod block_table;
 mod blocks;
+mod c_code;
+mod c_header;
 mod checks;
 mod docs;
 mod entry;
@@ -41,6 +43,8 @@ use plan::{Elem, Plan, PlanError};
 pub struct Options {
     /// Where the crate finds the runtime.
     pub runtime: RuntimeSource,
+    /// Whether the crate has a C interface, behind its feature `c-api`, with a header.
+    pub c_api: bool,
 }
 
 /// Where a generated crate finds the runtime.
@@ -85,14 +89,19 @@ pub fn generate(plan: &Plan, options: &Options) -> Result<Artifact, GenerateErro
     check_names(plan)?;
     check_words(plan)?;
     let mut artifact = Artifact::default();
-    artifact.owned.extend(["kernels", "src", "runtime/src", "runtime/files/src"].map(String::from));
-    add_sources(plan, &mut artifact);
+    artifact
+        .owned
+        .extend(["include", "kernels", "src", "runtime/c/src", "runtime/src", "runtime/files/src"].map(String::from));
+    add_sources(plan, options.c_api, &mut artifact);
     kernels::add_kernel_files(plan, &mut artifact);
     artifact.add_text("Cargo.toml", manifest::manifest(plan, options));
     artifact.add_text("rustfmt.toml", format::RUSTFMT.to_string());
     add_texts(plan, &mut artifact);
+    if options.c_api {
+        add_c(plan, &mut artifact);
+    }
     if options.runtime == RuntimeSource::Vendored {
-        add_runtime(&mut artifact);
+        add_runtime(options.c_api, &mut artifact);
     }
     Ok(artifact)
 }
@@ -108,7 +117,7 @@ pub fn add_texts(plan: &Plan, artifact: &mut Artifact) {
 
 fn entry_names(plan: &Plan) -> Vec<entry::EntryNames<'_>> {
     let mut unique = ident::Unique::default();
-    for taken in ["kernels", "checks", "words", "steps"] {
+    for taken in ["kernels", "checks", "words", "steps", "c"] {
         unique.take(taken.to_string());
     }
     let mut types = ident::Unique::default();
@@ -120,7 +129,7 @@ fn entry_names(plan: &Plan) -> Vec<entry::EntryNames<'_>> {
     named.collect()
 }
 
-fn add_sources(plan: &Plan, artifact: &mut Artifact) {
+fn add_sources(plan: &Plan, c_api: bool, artifact: &mut Artifact) {
     let entries = entry_names(plan);
     let kernel_idents = kernels::kernel_idents(plan);
     let mut all = proc_macro2::TokenStream::new();
@@ -134,7 +143,7 @@ fn add_sources(plan: &Plan, artifact: &mut Artifact) {
     let words = words::words_file(&all);
     all.extend(words.clone());
     let checks = checks::checks_file(&checks::import_checks(&all));
-    let optional = model::Optional { checks: checks.is_some(), words: words.is_some() };
+    let optional = model::Optional { c: c_api, checks: checks.is_some(), words: words.is_some() };
     for (path, tokens) in [("src/checks.rs", checks), ("src/words.rs", words)] {
         if let Some(tokens) = tokens {
             add(path, tokens);
@@ -144,12 +153,26 @@ fn add_sources(plan: &Plan, artifact: &mut Artifact) {
     add("src/lib.rs", model::lib_file(plan, &entries, &optional));
 }
 
-fn add_runtime(artifact: &mut Artifact) {
-    for (path, text) in vendor::FILES {
+/// The C interface: a module, a header, and a line about them.
+fn add_c(plan: &Plan, artifact: &mut Artifact) {
+    let entries = entry_names(plan);
+    let (path, header) = c_header::header(plan, &entries);
+    let note = format!("- `{path}`: the C interface; `cargo build --release --features c-api` builds the library.\n");
+    artifact.add_text("src/c.rs", c_code::c_file(plan, &entries));
+    artifact.add_text("README.md", texts::readme(plan, &entries) + &note);
+    artifact.add_text(&path, header);
+}
+
+fn add_runtime(c_api: bool, artifact: &mut Artifact) {
+    let c_files = if c_api { &vendor::C_FILES[..] } else { &[] };
+    for (path, text) in vendor::FILES.iter().chain(c_files) {
         artifact.add_text(&format!("runtime/{path}"), text.to_string());
     }
     artifact.add_text("runtime/Cargo.toml", manifest::runtime_manifest());
     artifact.add_text("runtime/files/Cargo.toml", manifest::files_manifest());
+    if c_api {
+        artifact.add_text("runtime/c/Cargo.toml", manifest::c_manifest());
+    }
     artifact.add_text("runtime/rustfmt.toml", vendor::RUSTFMT.to_string());
 }
 

@@ -12,6 +12,7 @@ use crate::weights::FILE_NAME;
 
 /// Modules that exist only when something is in them.
 pub(crate) struct Optional {
+    pub(crate) c: bool,
     pub(crate) checks: bool,
     pub(crate) words: bool,
 }
@@ -24,6 +25,12 @@ pub(crate) fn lib_file(plan: &Plan, entries: &[EntryNames<'_>], optional: &Optio
     modules.extend(optional.checks.then(|| "checks".to_string()));
     modules.extend(optional.words.then(|| "words".to_string()));
     modules.sort();
+    let c = optional.c.then(|| {
+        quote!(
+            #[cfg(feature = "c-api")]
+            mod c;
+        )
+    });
     let modules = modules.iter().map(|m| ident(m));
     let mut exports: Vec<(String, TokenStream)> =
         entries.iter().map(|entry| (entry.module.to_string(), exports(entry))).collect();
@@ -40,6 +47,7 @@ pub(crate) fn lib_file(plan: &Plan, entries: &[EntryNames<'_>], optional: &Optio
     let runtime = import_runtime(&body);
     quote! {
         #header
+        #c
         #(mod #modules;)*
         #(#exports)*
         #runtime

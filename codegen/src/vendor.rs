@@ -18,6 +18,14 @@ pub(crate) const FILES: [(&str, &str); 13] = [
     ("src/weights.rs", include_str!("../../runtime-min/src/weights.rs")),
 ];
 
+/// As above, of the C interface: for crates that have one.
+pub(crate) const C_FILES: [(&str, &str); 4] = [
+    ("c/src/call.rs", include_str!("../../runtime-min/c/src/call.rs")),
+    ("c/src/handles.rs", include_str!("../../runtime-min/c/src/handles.rs")),
+    ("c/src/lib.rs", include_str!("../../runtime-min/c/src/lib.rs")),
+    ("c/src/status.rs", include_str!("../../runtime-min/c/src/status.rs")),
+];
+
 /// The runtime's formatting rules go with its source.
 pub(crate) const RUSTFMT: &str = include_str!("../../rustfmt.toml");
 
@@ -36,5 +44,8 @@ mod tests {
         let mut found = [files("runtime-min/src", "src"), files("files/src", "files/src")].concat();
         found.sort();
         assert_eq!(found, FILES.map(|(path, _)| path.to_string()));
+        let mut found = files("runtime-min/c/src", "c/src");
+        found.sort();
+        assert_eq!(found, C_FILES.map(|(path, _)| path.to_string()));
     }
 }

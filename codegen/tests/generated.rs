@@ -38,7 +38,7 @@ fn outputs_plan(n_outputs: u32, name_len: usize) -> Plan {
 
 #[test]
 fn lists_of_every_length_are_as_rustfmt_leaves_them() {
-    let runtime = Options { runtime: RuntimeSource::Version };
+    let runtime = Options { runtime: RuntimeSource::Version, ..Options::default() };
     for n_outputs in 1..4 {
         for name_len in [1, 4, 6, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 30] {
             let (_keep, dir) = written(&outputs_plan(n_outputs, name_len), &runtime);
@@ -125,19 +125,70 @@ fn cargo(dir: &Path, arguments: &[&str]) {
 #[test]
 fn crates_pass_clippy_and_rustfmt_without_a_warning() {
     let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
-    let options = Options { runtime: RuntimeSource::Path(runtime) };
+    let options = Options { runtime: RuntimeSource::Path(runtime), c_api: true };
     let nothing = Plan { name: "nothing".into(), device: "lavapipe".into(), ..Plan::default() };
     for plan in [rich_plan(), random_plan(5, 40), wide_plan(), nothing] {
         let (_keep, dir) = written(&plan, &options);
-        cargo(&dir, &["clippy", "--all-targets", "--", "-D", "warnings", "-D", "missing_docs"]);
+        for features in ["", "c-api"] {
+            cargo(
+                &dir,
+                &["clippy", "--all-targets", "--features", features, "--", "-D", "warnings", "-D", "missing_docs"],
+            );
+        }
         cargo(&dir, &["fmt", "--check"]);
     }
 }
 
 #[test]
+fn the_c_header_is_the_one_under_review_and_compiles() {
+    let (_keep, dir) = written(&rich_plan(), &Options { c_api: true, ..Options::default() });
+    let header = dir.join("include/rich_model.h");
+    let text = std::fs::read_to_string(&header).expect("there is a header");
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rich/rich_model.h");
+    if std::env::var_os("JVC_BLESS").is_some() {
+        std::fs::write(kept, &text).expect("the repository is writable");
+    }
+    let kept = std::fs::read_to_string(kept).unwrap_or_default();
+    assert!(
+        text == kept,
+        "the header differs; if that is meant: JVC_BLESS=1 cargo test -p jvc-codegen c_header\n{text}"
+    );
+    for (language, standard) in [("c", "c99"), ("c++", "c++11")] {
+        let output = Command::new("cc")
+            .args([
+                "-x",
+                language,
+                &format!("-std={standard}"),
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-fsyntax-only",
+            ])
+            .arg(&header)
+            .output()
+            .expect("a C compiler starts");
+        // It warns of a header that is compiled by itself.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || errors.contains("#pragma once"), "{language}: {errors}");
+    }
+}
+
+#[test]
+fn a_crate_without_c_has_no_trace_of_it() {
+    let artifact = generate(&rich_plan(), &Options::default()).expect("the plan is right");
+    let traces = artifact.files.iter().filter(|(path, text)| {
+        path.contains("include/") || !path.starts_with("runtime/") && String::from_utf8_lossy(text).contains("jvc_c")
+    });
+    assert_eq!(traces.count(), 0);
+    assert!(!artifact.text("Cargo.toml").is_some_and(|text| text.contains("cdylib")));
+}
+
+#[test]
 fn a_crate_with_its_own_runtime_builds_and_its_example_compiles() {
-    let (_keep, dir) = written(&rich_plan(), &Options::default());
+    let (_keep, dir) = written(&rich_plan(), &Options { c_api: true, ..Options::default() });
     cargo(&dir, &["test", "--doc", "--", "--quiet"]);
+    cargo(&dir, &["build", "--features", "c-api"]);
 }
 
 #[test]
@@ -217,7 +268,7 @@ mod tests {
 #[test]
 fn conversions_to_words_and_back_are_exact() {
     let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
-    let (_keep, dir) = written(&rich_plan(), &Options { runtime: RuntimeSource::Path(runtime) });
+    let (_keep, dir) = written(&rich_plan(), &Options { runtime: RuntimeSource::Path(runtime), ..Options::default() });
     let path = dir.join("src/words.rs");
     let text = std::fs::read_to_string(&path).expect("ports in words have conversions") + WORD_TESTS;
     std::fs::write(&path, text).expect("the folder is writable");
@@ -229,7 +280,7 @@ fn generated_sizes_are_those_of_the_plan() {
     let plan = rich_plan();
     let entry = &plan.entries[1];
     let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime-min").to_string();
-    let (_keep, dir) = written(&plan, &Options { runtime: RuntimeSource::Path(runtime) });
+    let (_keep, dir) = written(&plan, &Options { runtime: RuntimeSource::Path(runtime), ..Options::default() });
     let mut cases = String::new();
     for (s0, position, unused) in [(1, 0, 2), (2, 4096, 3), (7, 1, 2), (99, 13, 3), (100, 4095, 2)] {
         let words = entry.table_words(&[s0, position, unused, 50]).expect("the sizes are in range");

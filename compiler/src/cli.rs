@@ -224,6 +224,9 @@ pub struct CompileArgs {
     /// Depend on the runtime instead of vendoring it: a path, or `version` for the registry's
     #[arg(long, value_name = "PATH|version")]
     pub external_runtime: Option<String>,
+    /// Give the crate a C interface: a header, and the feature `c-api` with which it becomes a library for C
+    #[arg(long)]
+    pub c_api: bool,
     /// Print a stage instead of writing a crate
     #[arg(long, value_name = "STAGE")]
     pub emit: Option<Stage>,

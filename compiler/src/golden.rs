@@ -113,7 +113,10 @@ impl Case {
     /// As [`Case::compile`].
     pub fn artifact(&self, root: &Path) -> Result<Artifact, GoldenError> {
         let compiled = self.compile(root)?;
-        let options = jvc_codegen::Options { runtime: RuntimeSource::Path("../../runtime-min".to_string()) };
+        let options = jvc_codegen::Options {
+            runtime: RuntimeSource::Path("../../runtime-min".to_string()),
+            ..jvc_codegen::Options::default()
+        };
         let mut artifact = jvc_codegen::generate(&compiled.plan, &options)?;
         match self.form {
             Form::Crate => {

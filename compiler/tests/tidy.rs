@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Source folders of our crates, relative to the workspace.
-const CRATES: [&str; 6] = ["compiler", "codegen", "kernel-templates", "runtime-min", "runtime-min/lab", "files"];
+const CRATES: [&str; 7] =
+    ["compiler", "codegen", "kernel-templates", "runtime-min", "runtime-min/c", "runtime-min/lab", "files"];
 
 /// Crates whose output must not depend on hash order or the environment.
 const DETERMINISTIC: [&str; 3] = ["compiler/src", "codegen/src", "kernel-templates/src"];

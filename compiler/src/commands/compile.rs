@@ -69,7 +69,7 @@ fn generate(compiled: &Compiled, args: &CompileArgs) -> Result<Artifact, Command
         Some("version") => RuntimeSource::Version,
         Some(path) => RuntimeSource::Path(path.to_string()),
     };
-    Ok(jvc_codegen::generate(&compiled.plan, &jvc_codegen::Options { runtime })?)
+    Ok(jvc_codegen::generate(&compiled.plan, &jvc_codegen::Options { runtime, c_api: args.c_api })?)
 }
 
 fn report(
