@@ -160,3 +160,37 @@ fn every_device_file_is_bundled() {
         .collect();
     report("device profiles that are not bundled", missing);
 }
+
+/// The word behind `before` in a file of the workspace.
+fn word_after(file: &str, before: &str) -> String {
+    let text = fs::read_to_string(root().join(file)).expect("readable");
+    let rest = text.split_once(before).unwrap_or_else(|| panic!("{file} has no {before:?}")).1;
+    rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '.').collect()
+}
+
+#[test]
+fn the_page_on_versions_has_the_numbers_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/compat.md")).expect("the page");
+    let minor = word_after("compiler/src/import/mod.rs", "const NEWEST_MINOR: i64 = ");
+    let weights = word_after("files/src/weights.rs", "const VERSION: u32 = ");
+    let cache = word_after("files/src/cache.rs", "const VERSION: u32 = ");
+    let rust = word_after("Cargo.toml", "rust-version = \"");
+    let ash = word_after("Cargo.toml", "ash = { version = \"");
+    let mut lines = vec![
+        format!("| newer, format 8 | above 8.{minor} |"),
+        format!("| `weights.jvcw` | {weights} |"),
+        format!("| pipeline cache | {cache} |"),
+        format!("Rust {rust} or newer, ash {ash} and"),
+    ];
+    let profiles = fs::read_dir(root().join("compiler/devices")).expect("the profiles").flatten();
+    let stems = profiles.filter_map(|p| Some(p.path().file_stem()?.to_string_lossy().into_owned()));
+    lines.extend(stems.map(|stem| format!("| `{stem}` ")));
+    let archives = fs::read_dir(root().join("compiler/tests/data/import")).expect("exports").flatten();
+    for name in archives.map(|a| a.file_name().to_string_lossy().into_owned()) {
+        let version = name.strip_prefix("small_").and_then(|rest| rest.strip_suffix(".pt2.gz"));
+        let Some((major, rest)) = version.and_then(|v| v.split_once('.')) else { continue };
+        let minor = rest.split('.').next().unwrap_or("");
+        assert!(page.lines().any(|l| l.starts_with("| 2.") && l.contains(&format!("{major}.{minor}"))), "torch {name}");
+    }
+    report("missing in docs/compat.md", lines.into_iter().filter(|line| !page.contains(line)).collect());
+}
