@@ -65,6 +65,7 @@ Each process loads what the crate would load, once, on zeros of the largest size
   jvc verify fixtures/ --ranges
   jvc verify fixtures/ --precision f16
   jvc verify ops/ --save-outputs out/
+  python models/dump_refs.py model.pt2 -o model.refs.safetensors && jvc verify model.pt2 --refs model.refs.safetensors
 Beside NAME.pt2 (or NAME.core.pt2) lies NAME.safetensors with in.N, out.N, out64.N, and further sets under alt.K.")]
     Verify(VerifyArgs),
     /// List operators with what they take and become; for programs, what they need and what is refused
@@ -270,6 +271,15 @@ pub struct VerifyArgs {
     #[command(flatten)]
     /// Device.
     pub device: DeviceArgs,
+    /// Compare every step with PyTorch's values at the nodes of the only program: FILE is what models/dump_refs.py wrote, inputs included
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub refs: Option<PathBuf>,
+    /// With --refs: other inputs, `in.N`
+    #[arg(long, value_name = "FILE.safetensors", requires = "refs")]
+    pub inputs: Option<PathBuf>,
+    /// With --refs: write the verdict as Markdown
+    #[arg(long, value_name = "FILE.md", requires = "refs")]
+    pub report: Option<PathBuf>,
     /// Tolerance class [default: op for cases of an index.json, model for everything else]
     #[arg(long)]
     pub level: Option<LevelArg>,

@@ -2,6 +2,7 @@
 //! are recorded once per session, as a generated crate records them.
 
 mod ranges;
+mod stepwise;
 
 use crate::ir::DType;
 use crate::pipeline::Compiled;
@@ -10,6 +11,7 @@ use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, PlanKernel, Port, PortK
 use jvc_runtime as rt;
 pub use ranges::{RangeFault, RangeFaultKind, RangeReport, check_ranges};
 use std::time::Duration;
+pub use stepwise::Stepwise;
 use thiserror::Error;
 
 /// Host data of a port: little-endian, contiguous, in the element type's own width.

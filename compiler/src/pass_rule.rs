@@ -40,6 +40,10 @@ pub struct Figures {
     pub rms: f64,
     /// `rms(p − y)`.
     pub reference_rms: f64,
+    /// `max |g − y|` over elements where it is finite.
+    pub largest: f64,
+    /// The first element that fails.
+    pub first: Option<usize>,
 }
 
 impl Figures {
@@ -96,6 +100,8 @@ impl Rule {
                     worst: f64::from(u8::from(failed > 0)),
                     rms: 0.0,
                     reference_rms: 0.0,
+                    largest: g.iter().zip(p).map(|(a, b)| a.abs_diff(*b) as f64).fold(0.0, f64::max),
+                    first: g.iter().zip(p).position(|(a, b)| a != b),
                 })
             }
             _ => Err("integers instead of floats".to_string()),
@@ -110,7 +116,9 @@ impl Rule {
         let (eps, k) = self.eps_and_factor();
         let share = if self.level == Level::Operator { 8.0 } else { 1.0 };
         let floor = if self.precision == DType::F16 { 6.2e-5 * eps } else { 1.2e-38 };
-        let mut out = Figures { failed: 0, total: p.len(), worst: 0.0, rms: rms(g, y), reference_rms: rms(p, y) };
+        let (total, own, largest) = (p.len(), rms(p, y), max(&|i| finite_or(g[i] - y[i], 0.0).abs()));
+        let mut out =
+            Figures { failed: 0, total, worst: 0.0, rms: rms(g, y), reference_rms: own, largest, first: None };
         for i in 0..p.len() {
             let size = if finite(i) { y[i].abs() } else { 0.0 };
             let tolerance = (4.0 * own_error).max(k * eps * size.max(scale / share)).max(floor);
@@ -124,6 +132,7 @@ impl Rule {
             };
             if !ok {
                 out.failed += 1;
+                out.first.get_or_insert(i);
             }
             if off.is_finite() {
                 out.worst = out.worst.max(off);
@@ -199,6 +208,10 @@ fn doubles(t: &Tensor) -> Vec<f64> {
         Data::Float(v) => v.clone(),
         Data::Int(v) => v.iter().map(|&x| x as f64).collect(),
     }
+}
+
+fn finite_or(v: f64, other: f64) -> f64 {
+    if v.is_finite() { v } else { other }
 }
 
 /// Root mean square of the finite differences.

@@ -34,6 +34,8 @@ pub struct Compiled {
     pub weights: WeightTable,
     /// The graphs after all passes, by entry point.
     pub graphs: Vec<Graph>,
+    /// Values whose elements do not lie row by row, sorted, by entry point.
+    pub orders: Vec<Vec<(ValueId, Order)>>,
     /// Accuracy reports of `--quantize`, by entry point.
     pub quantized: Vec<quantize::Report>,
     /// What `--precision` left in f32, by entry point.
@@ -119,11 +121,13 @@ pub fn plan_graphs(
 ) -> Result<Compiled, Vec<Diagnostic>> {
     let mut kernels = KernelTable::default();
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
+    let mut all_orders = vec![];
     let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
     for (graph, store) in graphs.iter().zip(stores) {
         let Scheduled { drafts, symtab, decisions, orders } = schedule(graph, device)?;
         check_slow(graph, &drafts, options)?;
         plan.decisions.extend(decisions);
+        all_orders.push(orders.clone());
         let source = Source { graph, weights: store, device, drafts, symtab, orders };
         plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
     }
@@ -134,7 +138,7 @@ pub fn plan_graphs(
         let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
         panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
     }
-    Ok(Compiled { plan, weights, graphs, quantized: vec![], mixed: vec![] })
+    Ok(Compiled { plan, weights, graphs, orders: all_orders, quantized: vec![], mixed: vec![] })
 }
 
 /// What scheduling a graph gives.

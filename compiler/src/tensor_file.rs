@@ -60,7 +60,7 @@ pub fn print_tensors(tensors: &BTreeMap<String, HostTensor>) -> Result<Vec<u8>, 
     safetensors::serialize(views, None).map_err(broken)
 }
 
-fn from_file(dtype: Dtype) -> Option<DType> {
+pub(crate) fn from_file(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|&d| to_file(d) == dtype)
 }
 

@@ -38,6 +38,7 @@ fn programs_with_control_flow_and_random_numbers_run_as_in_pytorch() {
         level: None,
         repeats: 2,
         ranges: false,
+        refs: None,
         validate: false,
         save_outputs: None,
     };

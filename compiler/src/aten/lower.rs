@@ -6,6 +6,7 @@ use super::cx::{Cx, Slot, ir_dtype};
 use super::schema::Schema;
 use super::{Rule, Val, bad_argument, by_parts, layout, limits, no_rule, rules, unsupported_dtype};
 use crate::import::program::{Arg, InputSpec, Node, OutputSpec, Program, ProgramGraph, ScalarType, SymArg, TensorMeta};
+use crate::ir::graph::{Tap, TapPart};
 use crate::ir::{DType, Dim, Graph, Op, Origin, TensorType, UserInput, UserOutput, ValueId, WeightRef};
 use crate::options::Options;
 use crate::report::Diagnostic;
@@ -41,6 +42,7 @@ pub fn lower(program: &Program, options: &Options) -> Result<Graph, Vec<Diagnost
     l.bind_inputs(graph);
     for node in &graph.nodes {
         l.run_node(graph, node);
+        l.tap(node);
     }
     l.bind_outputs(graph);
     l.finish()
@@ -213,6 +215,26 @@ impl Lowering<'_> {
                 self.problems.push(d.at(&origin));
             }
             self.stand_in(graph, node);
+        }
+    }
+
+    /// Notes which values a node's tensors are.
+    fn tap(&mut self, node: &Node) {
+        let names = node.outputs.iter().flat_map(|o| match o {
+            Arg::Tensor(name) => std::slice::from_ref(name),
+            Arg::Tensors(names) => names,
+            _ => &[],
+        });
+        for name in names {
+            let parts = match self.cx.names.get(name) {
+                Some(Slot::Tensor(Tracked { value: Val::Tensor(v), .. })) => vec![(TapPart::Whole, *v)],
+                Some(Slot::Tensor(Tracked { value: Val::Complex { re, im }, .. })) => {
+                    vec![(TapPart::Re, *re), (TapPart::Im, *im)]
+                }
+                _ => continue,
+            };
+            let taps = parts.into_iter().map(|(part, value)| Tap { name: name.clone(), part, value });
+            self.cx.b.graph.taps.extend(taps);
         }
     }
 

@@ -3,13 +3,11 @@
 use super::{CommandError, Console, Outcome, load};
 use crate::cli::{Format, LevelArg, VerifyArgs};
 use crate::pass_rule::Level;
-use crate::verify::{self, FileReport, Request, Status};
+use crate::verify::{self, FileReport, Refs, Request, Status};
 use std::io::{self, Write};
 
 pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
-    if args.compile.weights.is_some() {
-        return Err(CommandError::Usage("--weights is for one program; references come with their weights".into()));
-    }
+    check(args)?;
     let request = Request {
         paths: args.paths.clone(),
         device: load::profile(&args.device)?,
@@ -21,6 +19,11 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
         }),
         repeats: args.repeat,
         ranges: args.ranges,
+        refs: args.refs.as_ref().map(|file| Refs {
+            file: file.clone(),
+            inputs: args.inputs.clone(),
+            weights: args.compile.weights.clone(),
+        }),
         validate: args.validate,
         save_outputs: args.save_outputs.clone(),
     };
@@ -45,6 +48,10 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
     if let Some(path) = &args.json {
         jvc_codegen::artifact::write_single(path, format!("{report:#}\n").as_bytes())?;
     }
+    if let (Some(path), Some(steps)) = (&args.report, summary.files.first().and_then(|f| f.steps.as_ref())) {
+        let text = format!("# {}, compiled for {}\n\n{steps}", summary.files[0].name, summary.device);
+        jvc_codegen::artifact::write_single(path, text.as_bytes())?;
+    }
     match args.format {
         Format::Json => writeln!(console.out, "{report}")?,
         Format::Text => writeln!(console.out, "{summary}")?,
@@ -54,6 +61,20 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
         return Err(CommandError::Usage("there is no .pt2 file in the given paths".into()));
     }
     Ok(if failed > 0 || passed == 0 { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// What does not go together.
+fn check(args: &VerifyArgs) -> Result<(), CommandError> {
+    let usage = |text: &str| Err(CommandError::Usage(text.into()));
+    match (&args.refs, &args.paths[..]) {
+        (None, _) if args.compile.weights.is_some() => {
+            usage("--weights is for one program; references come with their weights")
+        }
+        (Some(_), [path]) if path.is_dir() => usage("--refs is of one program"),
+        (Some(_), [_, _, ..]) => usage("--refs is of one program"),
+        (Some(_), _) if args.compile.quantize.is_some() => usage("--refs says nothing of quantised weights"),
+        _ => Ok(()),
+    }
 }
 
 fn shown(args: &VerifyArgs, report: &FileReport) -> bool {

@@ -82,6 +82,28 @@ pub struct Binding {
     pub count: ValueId,
 }
 
+/// A value that equals what a node of the export gives, up to rounding and the element type: where references are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tap {
+    /// The tensor's name in the export.
+    pub name: String,
+    /// Which numbers of it.
+    pub part: TapPart,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// What a value has of a tensor of the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TapPart {
+    /// All of a real tensor.
+    Whole,
+    /// Real parts of a complex one.
+    Re,
+    /// Imaginary parts of a complex one.
+    Im,
+}
+
 /// A program in SSA form.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
@@ -105,6 +127,8 @@ pub struct Graph {
     pub input_updates: Vec<(u32, ValueId)>,
     /// Bounds of the symbols.
     pub ranges: Ranges,
+    /// Values that equal nodes of the export. They keep nothing alive, and change nothing; not part of the text form.
+    pub taps: Vec<Tap>,
     /// What the graph does in a slow way, for want of a better one: node of the export, reason.
     pub slow: Vec<(String, String)>,
 }

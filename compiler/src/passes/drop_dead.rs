@@ -76,4 +76,6 @@ pub(super) fn compact(graph: &mut Graph) {
     graph.bindings.iter_mut().for_each(|b| to(&mut b.count));
     graph.state_updates.iter_mut().for_each(|(_, v)| to(v));
     graph.input_updates.iter_mut().for_each(|(_, v)| to(v));
+    graph.taps.iter_mut().for_each(|tap| to(&mut tap.value));
+    graph.taps.retain(|tap| tap.value != ValueId(u32::MAX));
 }

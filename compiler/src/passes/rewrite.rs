@@ -178,6 +178,7 @@ impl Sweep<'_> {
         s.out.bindings.iter_mut().for_each(|b| to(&mut b.count));
         s.out.state_updates.iter_mut().for_each(|(_, v)| to(v));
         s.out.input_updates.iter_mut().for_each(|(_, v)| to(v));
+        s.out.taps.iter_mut().for_each(|tap| to(&mut tap.value));
         compact(&mut s.out);
         *graph = s.out;
         s.patches

@@ -64,6 +64,7 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
         graph.bindings.iter_mut().for_each(|b| b.count = map[b.count.0 as usize]);
         graph.state_updates.iter_mut().for_each(|(_, v)| *v = map[v.0 as usize]);
         graph.input_updates.iter_mut().for_each(|(_, v)| *v = map[v.0 as usize]);
+        graph.taps.iter_mut().for_each(|tap| tap.value = map[tap.value.0 as usize]);
         compact(graph);
     }
     shared

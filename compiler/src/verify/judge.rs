@@ -113,20 +113,20 @@ impl Judge {
             return None;
         }
         // Without an f64 reference PyTorch's own error is not known.
-        let scale = rms(set.exact.get(&i)?);
-        let roundings = if self.half.is_some() { MIXED_ROUNDINGS } else { FLOOR_ROUNDINGS };
-        let most = 2.0 * f.reference_rms + roundings * self.eps() * scale;
-        (f.rms > most)
-            .then(|| format!("rms error {:.3e} is over {most:.3e} (PyTorch's {:.3e})", f.rms, f.reference_rms))
+        overall(f, rms(set.exact.get(&i)?), self.rule.precision, self.half.is_some())
     }
+}
 
-    fn eps(&self) -> f64 {
-        match self.rule.precision {
-            DType::F16 => f64::powi(2.0, -10),
-            DType::BF16 => f64::powi(2.0, -7),
-            _ => f64::powi(2.0, -23),
-        }
-    }
+/// What is wrong with the overall error of values of this size (root mean square), beside PyTorch's own.
+pub(super) fn overall(f: &Figures, size: f64, precision: DType, mixed: bool) -> Option<String> {
+    let eps = match precision {
+        DType::F16 => f64::powi(2.0, -10),
+        DType::BF16 => f64::powi(2.0, -7),
+        _ => f64::powi(2.0, -23),
+    };
+    let roundings = if mixed { MIXED_ROUNDINGS } else { FLOOR_ROUNDINGS };
+    let most = 2.0 * f.reference_rms + roundings * eps * size;
+    (f.rms > most).then(|| format!("rms error {:.3e} is over {most:.3e} (PyTorch's {:.3e})", f.rms, f.reference_rms))
 }
 
 fn tensor(t: &HostTensor) -> Result<Tensor, String> {
@@ -135,7 +135,12 @@ fn tensor(t: &HostTensor) -> Result<Tensor, String> {
 }
 
 fn rms(t: &HostTensor) -> f64 {
-    let Ok(Tensor { data: Data::Float(values), .. }) = tensor(t) else { return 0.0 };
+    tensor(t).map_or(0.0, |t| rms_of(&t))
+}
+
+/// Root mean square of the finite elements of a float tensor.
+pub(super) fn rms_of(t: &Tensor) -> f64 {
+    let Data::Float(values) = &t.data else { return 0.0 };
     let squares: Vec<f64> = values.iter().filter(|v| v.is_finite()).map(|v| v * v).collect();
     if squares.is_empty() { 0.0 } else { (squares.iter().sum::<f64>() / squares.len() as f64).sqrt() }
 }

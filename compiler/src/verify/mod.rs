@@ -12,10 +12,12 @@ mod cases;
 mod judge;
 mod references;
 mod report;
+mod steps;
 
 pub(crate) use judge::{constant, number};
 pub(crate) use references::input_values;
 pub use report::{FileReport, OutputReport, Status, Summary};
+pub use steps::{Check, Judged, StepReport, StepsReport};
 
 use crate::aten::philox::OFFSET;
 use crate::device::{self, DeviceProfile};
@@ -37,6 +39,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use steps::Activations;
 
 /// What to verify, and how.
 #[derive(Debug, Clone)]
@@ -55,10 +58,23 @@ pub struct Request {
     pub repeats: u32,
     /// Also run every step alone, with poison around what it declares to read and write.
     pub ranges: bool,
+    /// PyTorch's values at the nodes of the only program, to compare every step with.
+    pub refs: Option<Refs>,
     /// Start the validation layer; its messages fail a file.
     pub validate: bool,
     /// Where to write the results.
     pub save_outputs: Option<PathBuf>,
+}
+
+/// Where PyTorch's values come from.
+#[derive(Debug, Clone)]
+pub struct Refs {
+    /// The file that `models/dump_refs.py` wrote.
+    pub file: PathBuf,
+    /// Other inputs than the file's.
+    pub inputs: Option<PathBuf>,
+    /// A checkpoint for a program without weights.
+    pub weights: Option<PathBuf>,
 }
 
 /// Why nothing could be verified.
@@ -198,7 +214,12 @@ impl<'r> Runner<'r> {
     }
 
     fn judge(&self, target: &Target, report: &mut FileReport) -> Verdict<BTreeMap<String, HostTensor>> {
-        let mut references = References::beside(&target.path)?;
+        let activations = self.request.refs.as_ref().map(|r| Activations::open(&r.file)).transpose();
+        let activations = activations.map_err(|e| Status::Fail(format!("references: {e}")))?;
+        let mut references = match (&activations, &self.request.refs) {
+            (Some(file), Some(refs)) => References::of_steps(file, refs.inputs.as_deref())?,
+            _ => References::beside(&target.path)?,
+        };
         let half = self.request.options.mixed.as_ref().map(|m| m.half.dtype());
         if let Some(half) = half {
             references.add_mixed(&target.path, half)?;
@@ -209,6 +230,9 @@ impl<'r> Runner<'r> {
             n => return Err(Status::Fail(format!("{n} programs in one archive, references for one"))),
         };
         let options = bounds::with_bounds(&self.request.options, program, &references.sets, &mut report.notes);
+        if let Some(path) = self.request.refs.as_ref().and_then(|r| r.weights.as_ref()) {
+            import::merge_weights(&mut programs, path).map_err(|e| Status::Fail(format!("weights: {e}")))?;
+        }
         if let Some(seed) = options.random_weights {
             import::fill_random(&mut programs, seed);
         }
@@ -224,10 +248,35 @@ impl<'r> Runner<'r> {
         } else {
             self.run_random(&compiled, &references, report)?
         };
+        if let Some(file) = &activations {
+            self.compare_steps(&compiled, &references, file, report)?;
+        }
         if self.request.ranges {
             self.check_ranges(&compiled, &references, report)?;
         }
         Ok(outputs)
+    }
+
+    /// Every step's result beside PyTorch's.
+    fn compare_steps(
+        &self,
+        compiled: &Compiled,
+        references: &References,
+        file: &Activations,
+        report: &mut FileReport,
+    ) -> Verdict<()> {
+        let mut lost = |e: ExecError| {
+            report.device_lost = true;
+            Status::Fail(format!("steps: {e}"))
+        };
+        let level = self.request.level.unwrap_or(Level::Model);
+        let half = self.request.options.mixed.as_ref().map(|m| m.half.dtype());
+        let loaded = Loaded::new(&self.gpu, compiled, &rt::CacheDir::None).map_err(&mut lost)?;
+        let inputs = references.sets[0].inputs(&compiled.graphs[0])?;
+        let comparison = steps::Comparison { compiled, device: &self.device, file, level, half };
+        let found = comparison.run(&loaded, &inputs).map_err(&mut lost)?;
+        report.steps = Some(found);
+        Ok(())
     }
 
     /// Every step's declared ranges, once for each set of sizes.

@@ -1,6 +1,7 @@
 //! Reference files: sets of inputs and expected outputs.
 
 use super::Status;
+use super::steps::Activations;
 use crate::aten::philox::{OFFSET, SEED};
 use crate::exec::{HostTensor, Value};
 use crate::ir::{DType, Graph, UserInput};
@@ -36,6 +37,19 @@ impl References {
         };
         let tensors = read_tensors(path).map_err(|e| Status::Fail(format!("references: {e}")))?;
         let sets = split(tensors).map_err(|name| Status::Fail(format!("references: `{name}` is no known name")))?;
+        Ok(References { sets })
+    }
+
+    /// Inputs and results of a file of PyTorch's values at all nodes; the inputs may come from another file, and then there are no results.
+    pub(super) fn of_steps(file: &Activations, inputs: Option<&Path>) -> Result<References, Status> {
+        let mut tensors = file.ports();
+        if let Some(path) = inputs {
+            let given = read_tensors(path).map_err(|e| Status::Fail(format!("inputs: {e}")))?;
+            tensors = given.into_iter().filter(|(name, _)| name.starts_with("in.")).collect();
+        }
+        let sets = split(tensors).map_err(|name| Status::Fail(format!("references: `{name}` is no known name")))?;
+        // A program without inputs and with none given.
+        let sets = if sets.is_empty() { vec![Set::default()] } else { sets };
         Ok(References { sets })
     }
 

@@ -1,6 +1,7 @@
 //! What verification found: per output, per file, in all; as text and as JSON.
 
 use super::cases::Flags;
+use super::steps::StepsReport;
 use crate::pass_rule::Figures;
 use serde_json::{Value, json};
 use std::fmt;
@@ -59,6 +60,8 @@ pub struct FileReport {
     pub compile_seconds: f64,
     /// All time.
     pub seconds: f64,
+    /// Every step beside PyTorch's values, where these are given.
+    pub steps: Option<StepsReport>,
     /// Things to know.
     pub notes: Vec<String>,
     /// The device has to be opened again.
@@ -92,6 +95,7 @@ impl FileReport {
             live_bytes: 0,
             compile_seconds: 0.0,
             seconds: 0.0,
+            steps: None,
             notes: vec![],
             device_lost: false,
         }
@@ -99,10 +103,11 @@ impl FileReport {
 
     /// The verdict that the outputs imply.
     pub(super) fn verdict(&self) -> Status {
-        let problems: Vec<String> =
-            self.outputs.iter().filter_map(|o| o.problem.as_ref().map(|p| format!("{}: {p}", o.name))).collect();
+        let outputs = self.outputs.iter().filter_map(|o| o.problem.as_ref().map(|p| format!("{}: {p}", o.name)));
+        let steps = self.steps.as_ref().and_then(StepsReport::problem);
+        let problems: Vec<String> = steps.into_iter().chain(outputs).collect();
         match problems.len() {
-            0 if self.outputs.is_empty() => Status::Fail("no output has a reference".into()),
+            0 if self.outputs.is_empty() && self.steps.is_none() => Status::Fail("no output has a reference".into()),
             0 => Status::Pass,
             1..=3 => Status::Fail(problems.join("; ")),
             n => Status::Fail(format!("{}; and {} more", problems[..3].join("; "), n - 3)),
@@ -129,7 +134,9 @@ impl FileReport {
             Status::Skipped(why) => ("skipped", vec![why.clone()]),
         };
         let outputs: Vec<Value> = self.outputs.iter().map(OutputReport::to_json).collect();
+        let steps = self.steps.as_ref().map(StepsReport::to_json);
         json!({
+            "steps": steps,
             "file": self.name, "status": status, "reasons": reasons, "outputs": outputs, "notes": self.notes,
             "dispatches": self.dispatches, "barriers": self.barriers, "kernels": self.kernels, "range_steps": self.range_steps,
             "arena_bytes": self.arena_bytes, "live_bytes": self.live_bytes,
@@ -174,7 +181,8 @@ impl fmt::Display for FileReport {
         if self.range_steps > 0 {
             write!(f, ", declared ranges of {} steps", self.range_steps)?;
         }
-        self.notes.iter().try_for_each(|note| write!(f, "\n             note: {note}"))
+        self.notes.iter().try_for_each(|note| write!(f, "\n             note: {note}"))?;
+        self.steps.as_ref().map_or(Ok(()), |steps| write!(f, "\n\n{steps}"))
     }
 }
 
