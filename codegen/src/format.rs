@@ -157,7 +157,9 @@ fn flatten(lines: &[String]) -> Option<String> {
         if line.starts_with([')', ']', '}']) {
             flat.truncate(flat.trim_end_matches(',').len());
         }
-        let is_tight = flat.is_empty() || flat.ends_with(['(', '[']) || line.starts_with([')', ']']);
+        // A method call of a chain that fits, not `..` of a struct.
+        let is_call = line.starts_with('.') && !line.starts_with("..");
+        let is_tight = is_call || flat.is_empty() || flat.ends_with(['(', '[']) || line.starts_with([')', ']']);
         flat.push_str(if is_tight { "" } else { " " });
         flat.push_str(line);
     }
@@ -178,4 +180,20 @@ fn pack(elements: &[&str], indent: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quote::quote;
+
+    #[test]
+    fn a_chain_of_calls_that_fits_is_joined_without_a_space() {
+        let text = format_file(quote! {
+            fn table(s40: i64, s62: i64) -> Result<[u32; 2], Error> {
+                Ok([word((((s40 + 2) * (s62 + 2) * 3 + 63).div_euclid(64) + 65534).div_euclid(65535))?, word(1)?])
+            }
+        });
+        assert!(text.contains("+ 65534).div_euclid(65535))?"), "{text}");
+    }
 }
