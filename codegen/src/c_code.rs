@@ -63,14 +63,19 @@ fn session_fn(entries: &[EntryNames<'_>]) -> TokenStream {
             fn session(&self, _: u32, _: &SessionOptions) -> Result<Option<jvc_c::Handle>, Error> { Ok(None) }
         };
     }
-    let arms = entries.iter().enumerate().map(|(index, entry)| {
+    let sessions = entries.iter().enumerate().map(|(index, entry)| {
         let (index, make) = (Literal::usize_unsuffixed(index), format_ident!("{}_session_with", entry.module));
-        quote!(#index => jvc_c::Handle::new(self.#make(options)?),)
+        quote! {
+            if entry == #index {
+                let session = self.#make(options)?;
+                return Ok(Some(jvc_c::Handle::new(session)));
+            }
+        }
     });
     quote! {
         fn session(&self, entry: u32, options: &SessionOptions) -> Result<Option<jvc_c::Handle>, Error> {
-            let session = match entry { #(#arms)* _ => return Ok(None), };
-            Ok(Some(session))
+            #(#sessions)*
+            Ok(None)
         }
     }
 }
@@ -84,7 +89,7 @@ fn entry_impl(names: &EntryNames<'_>) -> TokenStream {
     let gives = names.entry.outputs.iter().zip(&names.output_fields).enumerate().map(|(index, (port, field))| {
         let (index, name) = (Literal::usize_unsuffixed(index), &port.name);
         let value = if port.has_buffer() { quote!(&outputs.#field) } else { quote!(&[outputs.#field]) };
-        quote!(results.output(#index, #name, #value)?;)
+        quote!(jvc_c::Results::output(results, #index, #name, #value)?;)
     });
     let gives = quote!(#(#gives)* Ok(()));
     let [from, to] = ["outputs", "results"].map(|name| if mentions(&gives, name) { ident(name) } else { ident("_") });
@@ -120,13 +125,13 @@ fn inputs_literal(names: &EntryNames<'_>) -> TokenStream {
     let EntryNames { inputs, sizes, .. } = names;
     let chosen = names.chosen().enumerate().map(|(index, (_, _, field))| {
         let (index, name) = (Literal::usize_unsuffixed(index), field.to_string());
-        quote!(#field: arguments.size(#index, #name)?)
+        quote!(#field: jvc_c::Arguments::size(arguments, #index, #name)?)
     });
     let sizes = names.has_sizes().then(|| quote!(sizes: crate::#sizes { #(#chosen),* },));
     let with_buffer = names.entry.inputs.iter().zip(&names.input_fields).filter(|(port, _)| port.has_buffer());
     let fields = with_buffer.enumerate().map(|(index, (port, field))| {
         let (index, name) = (Literal::usize_unsuffixed(index), &port.name);
-        quote!(#field: arguments.input(#index, #name)?)
+        quote!(#field: jvc_c::Arguments::input(arguments, #index, #name)?)
     });
     quote!(crate::#inputs { #sizes #(#fields),* })
 }

@@ -129,7 +129,8 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
     if let Some(joined) = joined {
         let joined = joined.trim_end_matches(',');
         let whole = format!("{line}{space}{joined}{space}{end_body}");
-        if whole.len() <= WIDTH {
+        // rustfmt leaves the last column free here.
+        if whole.len() + usize::from(is_use) <= WIDTH {
             return vec![whole];
         }
         if let Some((left, right)) = line.split_once(" = ") {
@@ -139,12 +140,29 @@ fn join_list(line: String, inner: Vec<String>, end: String, space: &str) -> Vec<
             }
         }
     }
-    let is_short = |e: &&str| e.trim_end_matches(',').len() <= SHORT;
+    // rustfmt packs no calls.
+    let is_short = |e: &&str| e.trim_end_matches(',').len() <= SHORT && !e.contains('(');
     if is_flat && is_list && (is_use || line.ends_with('[') && elements.iter().all(is_short)) {
         let packed = pack(&elements, indent + 4);
         return std::iter::once(line).chain(packed).chain([end]).collect();
     }
-    std::iter::once(line).chain(inner).chain([end]).collect()
+    hug(&line, &inner, &end).unwrap_or_else(|| std::iter::once(line).chain(inner).chain([end]).collect())
+}
+
+/// A call whose only argument is a call that does not fit on a line: `Ok(f(`, the inner arguments, `))`.
+fn hug(line: &str, inner: &[String], end: &str) -> Option<Vec<String>> {
+    let [first, middle @ .., last] = inner else { return None };
+    let indent = first.len() - first.trim_start().len();
+    let is_inside = |l: &String| l.len() - l.trim_start().len() > indent;
+    let is_call = line.ends_with('(') && first.ends_with('(') && !middle.is_empty() && middle.iter().all(is_inside);
+    let closes = last.trim().trim_end_matches(',');
+    let outer = line.len() - line.trim_start().len();
+    let opening = format!("{line}{}", first.trim_start());
+    (is_call && closes == ")" && opening.len() <= WIDTH).then(|| {
+        let closing = format!("{:outer$}{closes}{}", "", end.trim_start());
+        let middle = middle.iter().map(|l| l.strip_prefix("    ").unwrap_or(l).to_string());
+        std::iter::once(opening).chain(middle).chain([closing]).collect()
+    })
 }
 
 /// The elements of a list on one line, lists in it included; nothing where it holds statements or comments.

@@ -24,14 +24,12 @@ pub(crate) fn lib_file(plan: &Plan, entries: &[EntryNames<'_>], optional: &Optio
     modules.push("kernels".to_string());
     modules.extend(optional.checks.then(|| "checks".to_string()));
     modules.extend(optional.words.then(|| "words".to_string()));
+    modules.extend(optional.c.then(|| "c".to_string()));
     modules.sort();
-    let c = optional.c.then(|| {
-        quote!(
-            #[cfg(feature = "c-api")]
-            mod c;
-        )
+    let modules = modules.iter().map(|m| {
+        let (module, feature) = (ident(m), (m == "c").then(|| quote!(#[cfg(feature = "c-api")])));
+        quote!(#feature mod #module;)
     });
-    let modules = modules.iter().map(|m| ident(m));
     let mut exports: Vec<(String, TokenStream)> =
         entries.iter().map(|entry| (entry.module.to_string(), exports(entry))).collect();
     exports.push((
@@ -47,8 +45,7 @@ pub(crate) fn lib_file(plan: &Plan, entries: &[EntryNames<'_>], optional: &Optio
     let runtime = import_runtime(&body);
     quote! {
         #header
-        #c
-        #(mod #modules;)*
+        #(#modules)*
         #(#exports)*
         #runtime
         #body

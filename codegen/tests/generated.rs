@@ -36,18 +36,33 @@ fn outputs_plan(n_outputs: u32, name_len: usize) -> Plan {
     plan
 }
 
+/// rustfmt would change nothing in the crate of a plan.
+fn assert_formatted(plan: &Plan, what: &str) {
+    let (_keep, dir) = written(plan, &Options { runtime: RuntimeSource::Version, c_api: true });
+    for source in ["src/lib.rs", "src/c.rs"] {
+        let output = Command::new("rustfmt").args(["--edition", "2024", "--check"]).arg(dir.join(source)).output();
+        let output = output.expect("rustfmt starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{what}:\n{text}");
+    }
+}
+
 #[test]
 fn lists_of_every_length_are_as_rustfmt_leaves_them() {
-    let runtime = Options { runtime: RuntimeSource::Version, ..Options::default() };
     for n_outputs in 1..4 {
         for name_len in [1, 4, 6, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 30] {
-            let (_keep, dir) = written(&outputs_plan(n_outputs, name_len), &runtime);
-            let source = dir.join("src/lib.rs");
-            let output = Command::new("rustfmt").args(["--edition", "2024", "--check"]).arg(source).output();
-            let output = output.expect("rustfmt starts");
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{n_outputs} names of {name_len}:\n{text}");
+            assert_formatted(&outputs_plan(n_outputs, name_len), &format!("{n_outputs} names of {name_len}"));
         }
+    }
+    assert_formatted(&outputs_plan(9, 4), "a table of short calls");
+}
+
+#[test]
+fn names_of_every_length_are_as_rustfmt_leaves_them() {
+    for name_len in (1..28).step_by(2) {
+        let mut plan = outputs_plan(1, 4);
+        (plan.name, plan.entries[0].name) = ("p".repeat(name_len), "e".repeat(name_len));
+        assert_formatted(&plan, &format!("names of {name_len}"));
     }
 }
 
