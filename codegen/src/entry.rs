@@ -291,12 +291,21 @@ fn session_impl(names: &EntryNames<'_>) -> TokenStream {
     let parts = [run_fns(names), submit_fn(names), wait_fn(names), ticket_fns(names)];
     let slot_bytes = Literal::u64_unsuffixed(slot_bytes(names.entry));
     let state_bytes = Literal::u64_unsuffixed(names.entry.state_bytes());
+    // With sizes, their `table` is public.
+    let n_words = Literal::usize_unsuffixed(names.entry.table.len());
+    let table = (!names.has_sizes() && !names.entry.table.is_empty()).then(|| {
+        quote! {
+            /// The words that kernels read, for runs that the runtime's session submits.
+            pub const TABLE: [u32; #n_words] = TABLE;
+        }
+    });
     quote! {
         impl #session {
             /// Bytes of device memory of each run in flight: arena, inputs and outputs, at the largest sizes.
             pub const SLOT_BYTES: u64 = #slot_bytes;
             /// Bytes of device memory of the state that all runs of a session share.
             pub const STATE_BYTES: u64 = #state_bytes;
+            #table
             pub(crate) fn new(session: Session) -> Self {
                 Self { session, #(#fields: Vec::new()),* }
             }
