@@ -14,7 +14,7 @@ weights=(--checkpoint "$checkpoint")
 need_python torch transformers safetensors numpy PIL
 timed "export" "$python" "$model/export.py" "${weights[@]}" --out "$built"
 precision=f16
-grep -q '^cpu = true' "$logs/device.toml" && precision=as-exported     # CPUs compute faster in f32
+if on_cpu; then precision=as-exported; fi       # CPUs compute faster in f32
 compile depth_anything_v2 "$built/depth_anything_v2.pt2" --precision $precision
 build_program depth_anything
 run_program "$input" -o "$output" --colormap spectral "${@:3}"
