@@ -23,6 +23,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import struct
 import sys
 
@@ -52,8 +53,9 @@ class Writer:
     """A .safetensors file whose tensors are written one by one: the header has room for all, and is written last."""
 
     def __init__(self, path, n_tensors):
-        self.file, self.entries, self.at = open(path, "wb"), {}, 0
-        self.room = (64 * 1024 + 400 * n_tensors + 7) // 8 * 8
+        self.path, self.entries, self.at = path, {}, 0
+        self.file = open(path + ".part", "wb")
+        self.room = (1024 + 200 * n_tensors) // 8 * 8
         self.file.seek(8 + self.room)
 
     def add(self, name, tensor):
@@ -73,10 +75,21 @@ class Writer:
     def close(self, metadata):
         self.entries["__metadata__"] = metadata
         header = json.dumps(self.entries, separators=(",", ":")).encode()
-        assert len(header) <= self.room, f"a header of {len(header)} bytes in {self.room}"
+        if len(header) > self.room:
+            # Long names, or many notes: once more, with room for them.
+            room = (len(header) + 7) // 8 * 8
+            self.file.close()
+            os.replace(self.path + ".part", self.path + ".data")
+            with open(self.path + ".data", "rb") as data, open(self.path + ".part", "wb") as to:
+                data.seek(8 + self.room)
+                to.seek(8 + room)
+                shutil.copyfileobj(data, to)
+            os.remove(self.path + ".data")
+            self.file, self.room = open(self.path + ".part", "r+b"), room
         self.file.seek(0)
         self.file.write(struct.pack("<Q", self.room) + header.ljust(self.room))
         self.file.close()
+        os.replace(self.path + ".part", self.path)
 
 
 def read_tensors(path):
@@ -243,28 +256,48 @@ def draws(target, args, kwargs):
     return all(given.get(n) not in (0, 0.0, False) for n in ("p", "dropout_p", "dropout", "train", "training"))
 
 
-class Exact(Own):
-    """Runs the program in float64."""
+class Other(Own):
+    """Runs the program in other types; an operator that refuses them runs in its own."""
 
     def __init__(self, program, see, own_types):
         super().__init__(program, see)
         self.own_types, self.refused = own_types, {}
 
     def call_function(self, target, args, kwargs):
-        types = lambda x: WIDE.get(x, x) if isinstance(x, torch.dtype) else x
-        wide_args, wide_kwargs = tree(types, args), tree(types, kwargs)
         try:
-            return tree(wide, super().call_function(target, wide_args, wide_kwargs))
-        except Exception as error:  # whatever an operator has against float64
+            return self.call(target, args, kwargs)
+        except Exception as error:  # whatever an operator has against these types
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
         if target is torch.ops.aten.view.default:
-            # What an operator lays out otherwise in float64.
+            # What an operator lays out otherwise in another type.
             return super().call_function(torch.ops.aten.reshape.default, args, kwargs)
         self.refused[self.node.name] = reason
-        inputs = iter(self.node.all_input_nodes)
-        narrow = {id(self.env[n]): self.own_types.get(n.name) for n in inputs if isinstance(self.env.get(n), torch.Tensor)}
+        inputs = [n for n in self.node.all_input_nodes if isinstance(self.env.get(n), torch.Tensor)]
+        narrow = {id(self.env[n]): self.own_types.get(n.name) for n in inputs}
         back = lambda x: x.to(narrow[id(x)]) if isinstance(x, torch.Tensor) and narrow.get(id(x)) else x
-        return tree(wide, super().call_function(target, tree(back, args), tree(back, kwargs)))
+        with torch.autocast("cpu", enabled=False):
+            return self.made(super().call_function(target, tree(back, args), tree(back, kwargs)))
+
+
+class Exact(Other):
+    """Runs the program in float64."""
+
+    def call(self, target, args, kwargs):
+        types = lambda x: WIDE.get(x, x) if isinstance(x, torch.dtype) else x
+        return self.made(Own.call_function(self, target, tree(types, args), tree(types, kwargs)))
+
+    def made(self, value):
+        return tree(wide, value)
+
+
+class Mixed(Other):
+    """Runs the program under autocast."""
+
+    def call(self, target, args, kwargs):
+        return Own.call_function(self, target, args, kwargs)
+
+    def made(self, value):
+        return value
 
 
 class Choice:
@@ -316,7 +349,7 @@ def dump(args):
 
     def keep(prefix):
         def see(node, value):
-            if prefix == "node." :
+            if prefix == "node.":
                 own_types[node.name] = value.dtype
             if node.name in kept:
                 problem = writer.add(prefix + node.name, value)
@@ -341,7 +374,9 @@ def dump(args):
         notes |= {name: f"no float64: {reason}" for name, reason in exact.refused.items() if name in kept}
     if args.autocast:
         with torch.autocast("cpu", dtype=HALVES[args.autocast]):
-            Own(program, keep("half.")).run(*arguments(program, users))
+            mixed = Mixed(program, keep("half."), own_types)
+            mixed.run(*arguments(program, users))
+        notes |= {name: f"no {args.autocast}: {reason}" for name, reason in mixed.refused.items() if name in kept}
     writer.close({"format": "jvc-refs 1", "program": os.path.basename(args.program), "notes": json.dumps(notes)})
     size = os.path.getsize(args.output)
     print(f"{args.output}: {len(kept)} of {len(own_types)} tensors, {size / 1e6:.1f} MB")

@@ -1,4 +1,4 @@
-//! An entry point step by step, each submitted alone, with all of its memory open to the host between them.
+//! An entry point step by step, each (or as many as wanted) submitted alone, with all of its memory open to the host between them.
 //!
 //! Arena, state and ports are the chunks of one arena that the steps' sessions share; weights are the model's. So a step does exactly what
 //! it does in a whole run, but for what runs beside it.
@@ -7,6 +7,7 @@ use super::{Call, ExecError, Loaded, Value};
 use jvc_codegen::plan::{Base, Dispatch, Entry, Groups, Region, Step};
 use jvc_runtime as rt;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A run that goes on a step at a time.
 pub struct Stepwise<'a> {
@@ -70,20 +71,27 @@ impl<'a> Stepwise<'a> {
         Ok(())
     }
 
-    /// Runs a step and waits; a barrier has nothing to do here.
+    /// Runs steps, recorded together with their barriers, and waits.
     ///
     /// # Errors
-    /// The runtime's, and sizes beyond their bounds that the step found.
-    pub fn run(&mut self, step: usize) -> Result<(), ExecError> {
-        let Step::Dispatch(d) = &self.entry.steps[step] else { return Ok(()) };
-        let record = |r: &mut rt::Recorder<'_>| self.record(d, r);
+    /// The runtime's.
+    pub fn run(&mut self, steps: Range<usize>) -> Result<(), ExecError> {
+        let record = |r: &mut rt::Recorder<'_>| {
+            for at in steps.clone() {
+                match &self.entry.steps[at] {
+                    Step::Barrier if self.entry.orders_groups(at) => r.barrier_for_groups(),
+                    Step::Barrier => r.barrier(),
+                    Step::Dispatch(d) => self.record(d, r),
+                }
+            }
+        };
         let desc = entry_desc(&self.chunk_bytes, self.table.len() as u32, &record);
         let options = rt::SessionOptions { arenas: Some(self.memory.clone()), ..rt::SessionOptions::default() };
         let mut session = self.model.session_with(&desc, &options)?;
         let ticket = session.submit(&self.table, &[], &[])?;
         self.table = session.read_table(&ticket)?;
         session.wait(ticket, &mut [])?;
-        if d.writes.iter().any(|w| w.region == Region::Symbols) {
+        if self.entry.symbols.iter().any(|s| s.found.is_some()) {
             // Sizes that later steps find still are at their bounds.
             self.call.find(self.entry, &self.table).or_else(|e| match e {
                 ExecError::Found { .. } => Ok(()),

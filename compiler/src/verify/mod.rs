@@ -17,7 +17,7 @@ mod steps;
 pub(crate) use judge::{constant, number};
 pub(crate) use references::input_values;
 pub use report::{FileReport, OutputReport, Status, Summary};
-pub use steps::{Check, Judged, StepReport, StepsReport};
+pub use steps::{Activations, Check, Comparison, Judged, OutOfOrder, StepReport, StepsReport};
 
 use crate::aten::philox::OFFSET;
 use crate::device::{self, DeviceProfile};
@@ -39,7 +39,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use steps::Activations;
 
 /// What to verify, and how.
 #[derive(Debug, Clone)]
@@ -273,7 +272,8 @@ impl<'r> Runner<'r> {
         let half = self.request.options.mixed.as_ref().map(|m| m.half.dtype());
         let loaded = Loaded::new(&self.gpu, compiled, &rt::CacheDir::None).map_err(&mut lost)?;
         let inputs = references.sets[0].inputs(&compiled.graphs[0])?;
-        let comparison = steps::Comparison { compiled, device: &self.device, file, level, half };
+        let comparison =
+            Comparison { compiled, device: &self.device, file, level, half, repeats: self.request.repeats };
         let found = comparison.run(&loaded, &inputs).map_err(&mut lost)?;
         report.steps = Some(found);
         Ok(())

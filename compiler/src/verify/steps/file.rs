@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// An open file.
-pub(crate) struct Activations {
+pub struct Activations {
     map: memmap2::Mmap,
     metadata: Metadata,
     /// Where the tensors' bytes start.
@@ -34,7 +34,7 @@ impl Activations {
     ///
     /// # Errors
     /// It cannot be read, or is no such file.
-    pub(crate) fn open(path: &Path) -> Result<Activations, TensorFileError> {
+    pub fn open(path: &Path) -> Result<Activations, TensorFileError> {
         let map =
             jvc_runtime::map_file(path).map_err(|source| TensorFileError::Io { path: path.to_path_buf(), source })?;
         let format = |why: String| TensorFileError::Format { path: path.to_path_buf(), why };

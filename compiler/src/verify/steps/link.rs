@@ -2,7 +2,6 @@
 //!
 //! A movement is turned into positions: which element of the one is which of the other. No value is computed here.
 
-use super::file::Activations;
 use crate::ir::eval::{self, Data, Precision, Tensor};
 use crate::ir::graph::Tap;
 use crate::ir::{DType, Graph, Node, NodeId, Op, TensorType, ValueId};
@@ -28,10 +27,10 @@ pub(super) struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    /// Of the nodes that the file knows.
-    pub(super) fn new(graph: &'a Graph, file: &Activations) -> Finder<'a> {
+    /// Of nodes of these names.
+    pub(super) fn new(graph: &'a Graph, has: impl Fn(&str) -> bool) -> Finder<'a> {
         let mut taps: BTreeMap<ValueId, Vec<&Tap>> = BTreeMap::new();
-        for tap in graph.taps.iter().filter(|t| file.has(&t.name)) {
+        for tap in graph.taps.iter().filter(|t| has(&t.name)) {
             taps.entry(tap.value).or_default().push(tap);
         }
         let mut users = vec![vec![]; graph.values.len()];

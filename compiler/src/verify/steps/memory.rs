@@ -22,22 +22,27 @@ pub(super) struct Layouts<'a> {
 }
 
 impl Layouts<'_> {
-    /// A value, row by row; `None` where a size is not known.
+    /// The bytes of a value; `None` where a size is not known.
     ///
     /// # Errors
     /// The runtime's.
-    pub(super) fn read(&self, run: &Stepwise<'_>, stored: Stored) -> Result<Option<Tensor>, ExecError> {
-        let dtype = self.graph.ty(stored.value).dtype;
+    pub(super) fn bytes(&self, run: &Stepwise<'_>, stored: Stored) -> Result<Option<Vec<u8>>, ExecError> {
         let Some(shape) = shape(self.graph, stored.value, &run.symbols()) else { return Ok(None) };
         let n: usize = shape.iter().product();
-        let bytes = run.read(stored.region, stored.offset, n as u64 * self.element_bytes(stored))?;
+        run.read(stored.region, stored.offset, n as u64 * self.element_bytes(stored)).map(Some)
+    }
+
+    /// A value, row by row, from its bytes.
+    pub(super) fn decoded(&self, run: &Stepwise<'_>, stored: Stored, bytes: Vec<u8>) -> Option<Tensor> {
+        let dtype = self.graph.ty(stored.value).dtype;
+        let shape = shape(self.graph, stored.value, &run.symbols())?;
         let bytes = if self.is_words(stored) { narrow(dtype, &bytes) } else { bytes };
         let places = self.places(stored, &shape);
-        let t = Tensor::from_bytes(dtype, shape, &bytes).expect("as many bytes as asked for");
-        Ok(Some(match places {
+        let t = Tensor::from_bytes(dtype, shape, &bytes)?;
+        Some(match places {
             None => t,
             Some(at) => Tensor { data: each(&t.data, |i| at[i]), ..t },
-        }))
+        })
     }
 
     /// Puts a value, given row by row, in its place.

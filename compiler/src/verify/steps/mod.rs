@@ -3,17 +3,19 @@
 //! The steps run one at a time, twice. *Accumulated*: from the program's inputs on, so that an error shows in everything behind it. *Own*:
 //! each value that has a reference is replaced by it as soon as it was compared, so that every step works on PyTorch's values and what
 //! shows is the step's own error; values between, which the export does not name, stay as computed. A value without a reference is listed
-//! with the reason.
+//! with the reason. Between the two all steps run as they are recorded, with their barriers alone between them: that must give the same bytes.
 
 mod check;
 mod file;
 mod link;
 mod memory;
 mod places;
+mod recorded;
 mod report;
 
 pub use check::Judged;
-pub(super) use file::Activations;
+pub use file::Activations;
+pub use recorded::OutOfOrder;
 pub use report::{Check, StepReport, StepsReport};
 
 use crate::device::DeviceProfile;
@@ -28,19 +30,22 @@ use jvc_codegen::plan::{Dispatch, Entry, Step};
 use link::{Finder, Link};
 use memory::Layouts;
 use places::{StepValues, Stored};
+use recorded::Recorded;
 
 /// What to compare, and how.
-pub(super) struct Comparison<'a> {
+pub struct Comparison<'a> {
     /// The program.
-    pub(super) compiled: &'a Compiled,
+    pub compiled: &'a Compiled,
     /// The device that it was compiled for.
-    pub(super) device: &'a DeviceProfile,
+    pub device: &'a DeviceProfile,
     /// PyTorch's values.
-    pub(super) file: &'a Activations,
+    pub file: &'a Activations,
     /// Tolerance class.
-    pub(super) level: Level,
+    pub level: Level,
     /// The half type of mixed precision.
-    pub(super) half: Option<DType>,
+    pub half: Option<DType>,
+    /// Runs of all steps together, whose bytes must be those of the steps one at a time.
+    pub repeats: u32,
 }
 
 /// Where the operands of a step come from.
@@ -55,23 +60,26 @@ impl Comparison<'_> {
     ///
     /// # Errors
     /// Inputs that do not fit, or the runtime's.
-    pub(super) fn run(&self, loaded: &Loaded<'_>, inputs: &[Value]) -> Result<StepsReport, ExecError> {
+    pub fn run(&self, loaded: &Loaded<'_>, inputs: &[Value]) -> Result<StepsReport, ExecError> {
         let (graph, entry) = (&self.compiled.graphs[0], &self.compiled.plan.entries[0]);
         let precision = Rule::working_precision(self.file.dtypes().chain(self.half));
         let mut session = Comparer {
             graph,
             entry,
             layouts: Layouts { graph, device: self.device, orders: &self.compiled.orders[0] },
-            finder: Finder::new(graph, self.file),
+            finder: Finder::new(graph, |name| self.file.has(name)),
+            all: Finder::new(graph, |_| true),
             steps: places::of_steps(graph, entry),
             judge: Judge { rule: Rule { precision, level: self.level, edge: false }, half: self.half },
             file: self.file,
             run: Stepwise::new(loaded, 0, inputs)?,
             reports: self.empty_reports(),
+            recorded: Recorded::default(),
         };
         session.pass(Mode::Accumulated)?;
+        let order = session.recorded.check(&mut session.run, &session.layouts, entry, self.repeats)?;
         session.pass(Mode::Own)?;
-        Ok(StepsReport::new(session.reports, self.file.n_nodes()))
+        Ok(StepsReport::new(session.reports, self.file.n_nodes(), order))
     }
 
     fn empty_reports(&self) -> Vec<StepReport> {
@@ -96,11 +104,14 @@ struct Comparer<'a> {
     entry: &'a Entry,
     layouts: Layouts<'a>,
     finder: Finder<'a>,
+    /// Of all nodes, in the file or not.
+    all: Finder<'a>,
     steps: Vec<StepValues>,
     judge: Judge,
     file: &'a Activations,
     run: Stepwise<'a>,
     reports: Vec<StepReport>,
+    recorded: Recorded,
 }
 
 impl Comparer<'_> {
@@ -118,7 +129,7 @@ impl Comparer<'_> {
         self.run.start()?;
         for number in 0..self.reports.len() {
             let step = self.reports[number].step;
-            self.run.run(step)?;
+            self.run.run(step..step + 1)?;
             if mode == Mode::Own {
                 self.reports[number].computed = self.computed(step);
             }
@@ -134,11 +145,15 @@ impl Comparer<'_> {
 
     /// Compares a value that is complete, and replaces it by PyTorch's.
     fn value(&mut self, mode: Mode, number: usize, stored: Stored) -> Result<(), ExecError> {
+        let bytes = self.layouts.bytes(&self.run, stored)?;
+        if let (Mode::Accumulated, Some(bytes)) = (mode, &bytes) {
+            self.recorded.note(stored, self.reports[number].step, bytes);
+        }
         let links = self.finder.links(stored.value, &self.run.symbols());
         if links.is_empty() {
             return Ok(());
         }
-        let Some(mut value) = self.layouts.read(&self.run, stored)? else { return Ok(()) };
+        let Some(mut value) = bytes.and_then(|b| self.layouts.decoded(&self.run, stored, b)) else { return Ok(()) };
         let got = value.clone();
         for link in links {
             let Some(reference) = self.file.get(&link.tap) else { continue };
@@ -234,10 +249,11 @@ impl Comparer<'_> {
             let last = self.steps.iter().rposition(|s| s.completes.contains(&stored)).unwrap_or(step);
             return format!("it writes a part of {name}, which step {last} completes and is compared there");
         }
-        let taps: Vec<&str> =
-            self.graph.taps.iter().filter(|t| t.value == stored.value).map(|t| t.name.as_str()).collect();
-        if let Some(first) = taps.first() {
-            return format!("{name} is {first}, which the file of references leaves out");
+        if let Some(link) = self.all.links(stored.value, &self.run.symbols()).first() {
+            return format!(
+                "{name} is {} (or moved from or to it), which the file of references leaves out",
+                link.tap.name
+            );
         }
         let node = self.graph.def(stored.value);
         let origin = &self.graph.origins[node.origin as usize];

@@ -2,6 +2,7 @@
 
 use super::check::Judged;
 use super::places::Stored;
+use super::recorded::OutOfOrder;
 use crate::ir::DType;
 use crate::ir::graph::TapPart;
 use serde_json::{Value, json};
@@ -66,6 +67,8 @@ pub struct StepsReport {
     pub steps: Vec<StepReport>,
     /// Nodes in the file of references.
     pub n_nodes: usize,
+    /// What all steps recorded together make other bytes of than one at a time.
+    pub order: Option<OutOfOrder>,
 }
 
 impl StepReport {
@@ -151,8 +154,8 @@ fn judged_json(j: &Judged) -> Value {
 }
 
 impl StepsReport {
-    pub(super) fn new(steps: Vec<StepReport>, n_nodes: usize) -> StepsReport {
-        StepsReport { steps, n_nodes }
+    pub(super) fn new(steps: Vec<StepReport>, n_nodes: usize, order: Option<OutOfOrder>) -> StepsReport {
+        StepsReport { steps, n_nodes, order }
     }
 
     /// The first step that is wrong on PyTorch's own values.
@@ -183,6 +186,9 @@ impl StepsReport {
         if let Some(step) = self.first_own() {
             return Some(format!("{} is the first that is wrong by itself", step.title()));
         }
+        if let Some(order) = &self.order {
+            return Some(order.to_string());
+        }
         let step = self.first_accumulated()?;
         Some(format!("no step is wrong by itself; errors add up to too much first at {}", step.title()))
     }
@@ -193,7 +199,7 @@ impl StepsReport {
         let (compared, without) = self.counts();
         let first = |s: Option<&StepReport>| s.map(|s| json!({"step": s.step, "label": s.label, "kernel": s.kernel}));
         json!({
-            "problem": self.problem(), "compared": compared, "no_reference": without, "nodes": self.n_nodes,
+            "recorded": self.order.as_ref().map(OutOfOrder::to_json), "problem": self.problem(), "compared": compared, "no_reference": without, "nodes": self.n_nodes,
             "first_own": first(self.first_own()), "first_accumulated": first(self.first_accumulated()), "steps": steps,
         })
     }
@@ -274,6 +280,11 @@ impl fmt::Display for StepsReport {
         match self.first_accumulated() {
             None => writeln!(f, "\nno step is off")?,
             Some(_) => self.write_first(f, false)?,
+        }
+        writeln!(f, "\n## All steps as recorded\n")?;
+        match &self.order {
+            None => writeln!(f, "the same bytes as one at a time")?,
+            Some(order) => writeln!(f, "{order}")?,
         }
         writeln!(f, "\n## Largest own errors")?;
         self.write_table(f)?;
