@@ -2,6 +2,7 @@
 """The small twin of SAM 2.1 with what PyTorch computes with it: everything that the tests of this folder compare with.
 
     python references.py --meta FOLDER [--out DIR]
+    python references.py --long-video [--out DIR]      only the long video
 
 --meta  the folder that holds the package `sam2` of sam2 1.1.0 (Meta's own code; imported, not copied)
 Needs what export.py needs, torchvision 0.26, Pillow and safetensors. Deterministic. Writes into DIR
@@ -13,6 +14,7 @@ Needs what export.py needs, torchvision 0.26, Pillow and safetensors. Determinis
         automatic.*, crops.*     Meta's SAM2AutomaticMaskGenerator on square.png, and with one layer of crops on picture.png
         parts.*                  boxes: suppression, crops, edges
         video.*                  Sam2VideoModel over the 8 frames, two objects; see `video`
+    long/, long.safetensors      20 frames in which two objects pass each other, and Sam2VideoModel's masks of both; see `long_video`
     pack.sh packs the folder.
 """
 import argparse
@@ -26,6 +28,7 @@ import torch
 from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 from transformers import Sam2Config, Sam2ImageProcessor, Sam2Model, Sam2VideoModel, Sam2VideoProcessor, Sam2VideoVideoProcessor
+from transformers.models.sam2_video.modeling_sam2_video import Sam2VideoInferenceSession
 
 import export as ex
 from checkpoint import from_meta, renamed
@@ -249,23 +252,31 @@ def parts(expected):
     expected["parts.near_edge"] = near.to(torch.uint8)
 
 
+def video_session(frames):
+    """Upstream's session and processor of a video."""
+    size = dict(height=SIDE, width=SIDE)
+    processor = Sam2VideoProcessor(Sam2ImageProcessor(size=size), Sam2VideoVideoProcessor(size=size), target_size=SIDE)
+    w, h = frames[0].size
+    stack = torch.cat([pixels(f) for f in frames])
+    return lambda: Sam2VideoInferenceSession(video=stack, video_height=h, video_width=w, dtype=torch.float32), processor
+
+
+def keep_frames(expected, size, prefix, outs):
+    """Masks of a video's size, and scores, by frame."""
+    w, h = size
+    for o in outs:
+        full = torch.nn.functional.interpolate(o.pred_masks, (h, w), mode="bilinear", align_corners=False)[:, 0]
+        expected[f"{prefix}.{o.frame_idx}"] = (full > 0).to(torch.uint8)
+        expected[f"{prefix}.{o.frame_idx}.score"] = o.object_score_logits.flatten().clone()
+        print(prefix, o.frame_idx, [round(v, 3) for v in (full > 0).float().mean((1, 2)).tolist()], o.object_score_logits.flatten().tolist())
+
+
 def video(model, frames, expected):
     """Object 1: two clicks on frame 0, one more on frame 5 after the first pass. Object 2: a box on frame 2. Then frames 0 to 7 forwards,
     and from 5 backwards. Last a session with a mask as the prompt."""
-    size = dict(height=SIDE, width=SIDE)
-    processor = Sam2VideoProcessor(Sam2ImageProcessor(size=size), Sam2VideoVideoProcessor(size=size), target_size=SIDE)
-    from transformers.models.sam2_video.modeling_sam2_video import Sam2VideoInferenceSession
-    w, h = frames[0].size
-    stack = torch.cat([pixels(f) for f in frames])
-    session = Sam2VideoInferenceSession(video=stack, video_height=h, video_width=w, dtype=torch.float32)
-
-    def keep(prefix, outs):
-        for o in outs:
-            full = torch.nn.functional.interpolate(o.pred_masks, (h, w), mode="bilinear", align_corners=False)[:, 0]
-            expected[f"{prefix}.{o.frame_idx}"] = (full > 0).to(torch.uint8)
-            expected[f"{prefix}.{o.frame_idx}.score"] = o.object_score_logits.flatten().clone()
-            print(prefix, o.frame_idx, [round(v, 3) for v in (full > 0).float().mean((1, 2)).tolist()], o.object_score_logits.flatten().tolist())
-
+    new_session, processor = video_session(frames)
+    session = new_session()
+    keep = lambda prefix, outs: keep_frames(expected, frames[0].size, prefix, outs)
     with torch.no_grad():
         processor.add_inputs_to_inference_session(session, 0, 1, input_points=[[[[35, 40], [80, 20]]]], input_labels=[[[1, 0]]])
         keep("video.click", [model(session, frame_idx=0)])
@@ -275,7 +286,7 @@ def video(model, frames, expected):
         processor.add_inputs_to_inference_session(session, 5, 1, input_points=[[[[50, 45]]]], input_labels=[[[1]]])
         keep("video.again", [model(session, frame_idx=5)])
         keep("video.backward", model.propagate_in_video_iterator(session, start_frame_idx=5, reverse=True))
-        session = Sam2VideoInferenceSession(video=stack, video_height=h, video_width=w, dtype=torch.float32)
+        session = new_session()
         given = expected["video.forward.0"][:1].clone()
         expected["video.given"] = given
         processor.add_inputs_to_inference_session(session, 0, 1, input_masks=given[0].bool())
@@ -283,17 +294,49 @@ def video(model, frames, expected):
         keep("video.from_mask", model.propagate_in_video_iterator(session, start_frame_idx=0, max_frame_num_to_track=3))
 
 
+LONG = 20
+
+
+def long_frames():
+    """A red disc that goes right and a blue square that goes left, through each other's columns; three pixels a frame."""
+    return [draw(140, 96, shift=3 * t, seed=10) for t in range(LONG)]
+
+
+def long_video(model, out):
+    """Object 1: a click on frame 0. Object 2: a box on frame 0. All frames forwards: the memory is full from frame 6 on, and pointers
+    of the first frames are forgotten from frame 16 on."""
+    frames, expected = long_frames(), {}
+    os.makedirs(os.path.join(out, "long"), exist_ok=True)
+    for t, frame in enumerate(frames):
+        frame.save(os.path.join(out, "long", f"{t:02}.png"), optimize=True)
+    new_session, processor = video_session(frames)
+    session = new_session()
+    with torch.no_grad():
+        processor.add_inputs_to_inference_session(session, 0, 1, input_points=[[[[48, 45]]]], input_labels=[[[1]]])
+        model(session, frame_idx=0)
+        processor.add_inputs_to_inference_session(session, 0, 2, input_boxes=[[[80, 40, 116, 80]]])
+        model(session, frame_idx=0)
+        keep_frames(expected, frames[0].size, "long", model.propagate_in_video_iterator(session, start_frame_idx=0))
+    save_file({k: v.contiguous().clone() for k, v in expected.items()}, os.path.join(out, "long.safetensors"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--meta", required=True)
+    parser.add_argument("--meta")
+    parser.add_argument("--long-video", action="store_true")
     parser.add_argument("--out", default="twin")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if not (args.meta or args.long_video):
+        parser.error("--meta or --long-video")
     torch.manual_seed(0)
     torch.set_num_threads(2)
     os.makedirs(args.out, exist_ok=True)
     model = ex.made_up(Sam2VideoModel(ex.configuration("twin")), args.seed, 7).eval()
     model.shared_image_embedding.positional_embedding.copy_(model.prompt_encoder.shared_embedding.positional_embedding)
+    long_video(model, args.out)
+    if args.long_video:
+        return
     import_meta(args.meta)
     meta = meta_model(model)
     entry_references(model, args.out)

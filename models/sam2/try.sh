@@ -3,7 +3,7 @@
 # Cuts the object at CLICK (x,y as shares of the sides, default 0.5,0.5) out of a picture, from a clean clone: builds jvc, exports
 # SAM 2.1 (with made-up weights where no checkpoint is given: the mask then means nothing), compiles it for the device found,
 # builds the program, runs it. The last line is the path of the picture with the mask over it. SIZE: tiny, small, base_plus or large
-# (the default; made-up weights on a CPU driver are tiny ones, for which that takes about half a minute).
+# (the default; made-up weights on a CPU driver are tiny ones, which take a minute or two there).
 . "$(dirname "${BASH_SOURCE[0]}")/../try.sh.inc"
 begin "$@"
 shift

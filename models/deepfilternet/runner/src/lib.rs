@@ -6,7 +6,7 @@
 //! use jvc_runner::jvc_runtime::CacheDir;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let gpu = jvc_runner::device::open(None)?; // or an application's own: Gpu::borrow
+//! let gpu = jvc_runner::device::open(None)?;
 //! let network = Network::load(&gpu, &GENERATED.find_weights(None)?, &CacheDir::Default)?;
 //!
 //! // A whole channel at 48 kHz:
@@ -21,6 +21,28 @@
 //! assert_eq!(enhanced_hop, None); // three hops of delay
 //! # Ok(())
 //! # }
+//! ```
+//!
+//! On an application's own Vulkan device, with weights that it holds in memory, channels at the same time:
+//!
+//! ```no_run
+//! use deepfilternet::stream::{Settings, denoise};
+//! use deepfilternet_runner::engine::Network;
+//! use jvc_runner::jvc_runtime::{BorrowedDevice, CacheDir, Gpu};
+//! use jvc_runner::weights::Weights;
+//!
+//! fn all(device: BorrowedDevice, weights: Vec<u8>, channels: &[Vec<f32>]) -> Result<(), Box<dyn std::error::Error>> {
+//!     // SAFETY: the handles are the application's, and outlive everything below.
+//!     let gpu = unsafe { Gpu::borrow(device) }?;
+//!     let network = Network::load(&gpu, &Weights::Bytes(weights.into()), &CacheDir::None)?;
+//!     std::thread::scope(|threads| {
+//!         for noisy in channels {
+//!             let mut channel = network.channel()?; // shares the weights
+//!             threads.spawn(move || denoise(&mut channel, noisy, Settings::default()));
+//!         }
+//!         Ok(())
+//!     })
+//! }
 //! ```
 
 pub mod engine;

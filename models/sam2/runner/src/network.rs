@@ -62,7 +62,19 @@ impl Network {
     /// # Errors
     /// A device that lacks something, a weight file that is not this program's, or too little memory.
     pub fn load(gpu: &Gpu, weights: WeightSource<'_>, cache: &CacheDir) -> Result<Self, Error> {
-        let program = Sam2Net::load_with(gpu, weights, cache)?;
+        Self::of(gpu, Sam2Net::load_with(gpu, weights, cache)?)
+    }
+
+    /// Another network that shares this one's weights and kernels, with memory of its own ([`needs`], less the weights): for
+    /// requests at the same time, one on each thread.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn another(&self) -> Result<Self, Error> {
+        Self::of(&self.gpu, self.program.clone())
+    }
+
+    fn of(gpu: &Gpu, program: Sam2Net) -> Result<Self, Error> {
         let (mut encode, mut decode, mut upscale) =
             (program.encode_session()?, program.decode_session()?, program.upscale_session()?);
         let port = |session: &mut Session, slot| session.bind_external(slot, None);

@@ -19,6 +19,33 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! On an application's own Vulkan device, with weights that it holds in memory, several recordings at the same time:
+//!
+//! ```no_run
+//! use jvc_runner::jvc_runtime::{BorrowedDevice, CacheDir, Gpu, WeightSource};
+//! use whisper::{Options, facts::Facts, tokenizer::Tokenizer, transcribe};
+//! use whisper_runner::DeviceEngine;
+//!
+//! fn all(
+//!     device: BorrowedDevice,
+//!     weights: &[u8],
+//!     facts: Facts,
+//!     tokenizer: &Tokenizer,
+//!     recordings: &[Vec<f32>],
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     // SAFETY: the handles are the application's, and outlive everything below.
+//!     let gpu = unsafe { Gpu::borrow(device) }?;
+//!     let first = DeviceEngine::load(&gpu, WeightSource::Bytes(weights), &CacheDir::None, facts.clone())?;
+//!     std::thread::scope(|threads| {
+//!         for samples in recordings {
+//!             let mut engine = DeviceEngine::new(&gpu, first.model().clone(), facts.clone())?; // shares the weights
+//!             threads.spawn(move || transcribe(&mut engine, tokenizer, samples, &Options::default(), &mut |_, _| {}));
+//!         }
+//!         Ok(())
+//!     })
+//! }
+//! ```
 
 mod engine;
 
