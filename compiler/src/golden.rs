@@ -88,7 +88,7 @@ impl Case {
     /// The program cannot be read.
     pub fn programs(&self, root: &Path) -> Result<Vec<Program>, GoldenError> {
         let mut programs = import::read(&root.join(PROGRAMS).join(self.file))?;
-        import::fill_random(&mut programs, SEED);
+        import::fill_random(&mut programs, SEED)?;
         // An archive of one program calls it `model`.
         programs.iter_mut().for_each(|program| program.name = self.program.to_string());
         Ok(programs)

@@ -251,7 +251,7 @@ fn bare_graphs_have_weights_without_bytes_until_they_are_made_up() {
         assert_eq!(programs[0].name, "small");
         assert_eq!(programs[0].weights.len(), 15);
         assert!(programs[0].weights.values().all(|w| w.storage.is_none()));
-        import::fill_random(&mut programs, 7);
+        import::fill_random(&mut programs, 7).expect("a few bytes");
         let sizes = |p: &Program| p.weights.values().map(|w| w.contiguous().map(|b| b.len())).collect::<Vec<_>>();
         assert_eq!(sizes(&programs[0]), sizes(&small("2.11.0")), "as many bytes as the archive has");
     }

@@ -333,6 +333,13 @@ fn parse_base(line: &mut Line) -> Result<Base, ParseError> {
 
 /// A formula: a number, a symbol, `(a + b)`, `(a * b)`, `(a / b)`, `(a % b)`, `max(a, b)`, `min(a, b)`, `add(…)`, `mul(…)`.
 fn parse_size(line: &mut Line, symbols: &[Symbol]) -> Result<Size, ParseError> {
+    line.enter()?;
+    let size = parse_formula(line, symbols)?;
+    line.leave();
+    Ok(size)
+}
+
+fn parse_formula(line: &mut Line, symbols: &[Symbol]) -> Result<Size, ParseError> {
     if line.has_sign('(') {
         return parse_infix(line, symbols);
     }

@@ -63,12 +63,17 @@ pub(super) struct Line {
     number: usize,
     tokens: Vec<Token>,
     next: usize,
+    /// Formulas that are being read.
+    depth: u32,
 }
+
+/// Nesting of formulas: reading, printing and dropping them recurse.
+const MAX_DEPTH: u32 = 64;
 
 impl Line {
     /// Splits a line into tokens.
     pub(super) fn scan(number: usize, text: &str) -> Result<Line, ParseError> {
-        let mut line = Line { number, tokens: Vec::new(), next: 0 };
+        let mut line = Line { number, tokens: Vec::new(), next: 0, depth: 0 };
         let mut rest = text.trim_start();
         while let Some(first) = rest.chars().next() {
             let (token, after) = match first {
@@ -97,6 +102,17 @@ impl Line {
     pub(super) fn expected(&self, what: &str) -> ParseError {
         let found = self.tokens.get(self.next).map_or("the end of the line".to_string(), Token::describe);
         self.error(what, found)
+    }
+
+    /// A formula begins.
+    pub(super) fn enter(&mut self) -> Result<(), ParseError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { Err(self.expected(&format!("formulas that nest at most {MAX_DEPTH} deep"))) } else { Ok(()) }
+    }
+
+    /// A formula ends.
+    pub(super) fn leave(&mut self) {
+        self.depth -= 1;
     }
 
     /// Line number, from 1.

@@ -36,7 +36,7 @@ pub(super) fn programs(
         }
     }
     if let Some(seed) = options.random_weights {
-        import::fill_random(&mut all, seed);
+        import::fill_random(&mut all, seed)?;
     }
     Ok(all)
 }

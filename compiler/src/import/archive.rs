@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::ops::Range;
+use std::rc::Rc;
 use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
@@ -18,9 +19,8 @@ use zip::{CompressionMethod, ZipArchive};
 pub(super) struct Archive {
     bytes: Storage,
     entries: BTreeMap<String, Entry>,
-    /// Decompressed bytes that may still come out.
-    inflate_budget: Cell<u64>,
-    limits: Limits,
+    /// Decompressed bytes that may still come out of this archive and of those inside it.
+    inflate_budget: Rc<Cell<u64>>,
 }
 
 struct Entry {
@@ -33,9 +33,25 @@ struct Entry {
 impl Archive {
     /// Reads the central directory.
     pub(super) fn open(bytes: Storage, limits: &Limits) -> Result<Archive, ImportError> {
+        const FLOOR: u64 = 64 << 20;
+        let budget = (bytes.bytes().len() as u64).saturating_mul(limits.inflation).max(FLOOR).min(limits.inflated_bytes);
+        Archive::open_within(bytes, limits, Rc::new(Cell::new(budget)))
+    }
+
+    /// Reads the central directory of an archive that is an entry of this one.
+    pub(super) fn open_inner(&self, bytes: Storage, limits: &Limits) -> Result<Archive, ImportError> {
+        Archive::open_within(bytes, limits, self.inflate_budget.clone())
+    }
+
+    fn open_within(bytes: Storage, limits: &Limits, inflate_budget: Rc<Cell<u64>>) -> Result<Archive, ImportError> {
         let entries = read_directory(bytes.bytes(), limits)?;
         check_disjoint(&entries)?;
-        Ok(Archive { bytes, entries, inflate_budget: Cell::new(limits.inflated_bytes), limits: *limits })
+        Ok(Archive { bytes, entries, inflate_budget })
+    }
+
+    /// Bytes of the file.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.bytes.bytes().len() as u64
     }
 
     /// Names of all entries, sorted.
@@ -72,9 +88,9 @@ impl Archive {
 
     fn inflate(&self, name: &str, entry: &Entry) -> Result<Vec<u8>, ImportError> {
         if entry.size > self.inflate_budget.get() {
-            ImportError::limit("decompressed bytes", entry.size, self.inflate_budget.get())?;
+            let budget = self.inflate_budget.get();
+            return Err(bad(name, &format!("decompresses to {} bytes, over the {budget} that are left to this file", entry.size)));
         }
-        ImportError::limit("decompressed bytes", entry.size, self.limits.inflated_bytes)?;
         let mut out = vec![];
         let packed = &self.bytes.bytes()[entry.range.clone()];
         DeflateDecoder::new(packed)

@@ -171,14 +171,23 @@ impl<'a> Json<'a> {
     }
 
     fn expected(&self, what: &str, at: &str) -> ImportError {
-        let mut found = format!("{self:?}");
-        if found.len() > 80 {
-            let cut = (0..=80).rev().find(|&i| found.is_char_boundary(i)).unwrap_or(0);
-            found.truncate(cut);
-            found.push('…');
-        }
+        let found = match self {
+            Json::Null => "null".to_string(),
+            Json::Bool(v) => v.to_string(),
+            Json::Int(v) => v.to_string(),
+            Json::Float(v) => v.to_string(),
+            Json::Str(s) => shortened(s),
+            Json::List(items) => format!("a list of {}", items.len()),
+            Json::Map(fields) => format!("an object of {} fields", fields.len()),
+        };
         ImportError::format(at, format!("expected {what}, found {found}"))
     }
+}
+
+/// A quoted text, without what is over 60 characters.
+fn shortened(text: &str) -> String {
+    let shown: String = text.chars().take(60).collect();
+    if shown.len() < text.len() { format!("{shown:?}…") } else { format!("{shown:?}") }
 }
 
 /// An object key, borrowed where it holds no escape.

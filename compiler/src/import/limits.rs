@@ -14,8 +14,10 @@ pub struct Limits {
     pub json_values: u64,
     /// Nesting of one JSON text (sub-graphs nest, too).
     pub json_depth: u64,
-    /// Bytes that may come out of decompression in one archive; torch itself stores everything.
+    /// Bytes that may come out of decompression in one archive, those inside it included; torch itself stores everything.
     pub inflated_bytes: u64,
+    /// Of these, bytes per byte of the file, above a floor of 64 MiB.
+    pub inflation: u64,
     /// Nodes in a program, sub-graphs included.
     pub nodes: u64,
     /// Tensors in a program, sub-graphs included.
@@ -38,6 +40,10 @@ pub struct Limits {
     pub weights: u64,
     /// Bytes that a view may address per byte of its storage (expanded tensors), above a floor of 64 MiB.
     pub expansion: u64,
+    /// Bytes of all tensors of a checkpoint per byte of the file (views of one storage count each), above a floor of 1 GiB.
+    pub view_bytes: u64,
+    /// Bytes of weights that are made up where a program comes without.
+    pub made_up_bytes: u64,
 }
 
 /// The bounds that [`super::read`] applies.
@@ -48,6 +54,7 @@ pub const LIMITS: Limits = Limits {
     json_values: 1 << 25,
     json_depth: 100,
     inflated_bytes: 2 << 30,
+    inflation: 64,
     nodes: 1 << 20,
     values: 1 << 22,
     list: 1 << 20,
@@ -59,4 +66,6 @@ pub const LIMITS: Limits = Limits {
     pickle_bytes: 256 << 20,
     weights: 1 << 20,
     expansion: 1024,
+    view_bytes: 16,
+    made_up_bytes: 64 << 30,
 };

@@ -144,7 +144,16 @@ fn read_payload(archive: &Archive, layouts: &[Layout<'_>], limits: &Limits) -> R
     for layout in layouts {
         payload::read(archive, layout, limits, &mut store, &mut warnings)?;
     }
+    check_total(&store, archive.n_bytes(), limits)?;
     Ok((store, warnings))
+}
+
+/// Many views of one small storage cost as much as the tensors that they stand for, as soon as something reads them.
+fn check_total(store: &WeightStore, file_bytes: u64, limits: &Limits) -> Result<(), ImportError> {
+    const FLOOR: u64 = 1 << 30;
+    let with_bytes = store.values().filter(|view| view.storage.is_some());
+    let total = with_bytes.fold(0u64, |sum, view| sum.saturating_add(view.n_bytes()));
+    ImportError::limit("bytes of all weights", total, file_bytes.saturating_mul(limits.view_bytes).max(FLOOR))
 }
 
 const PROGRAM_KEYS: [&str; 8] = [

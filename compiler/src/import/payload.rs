@@ -97,7 +97,7 @@ fn read_pickled(
     if file.bytes().is_empty() {
         return Ok(vec![]);
     }
-    let inner = Archive::open(file, limits)?;
+    let inner = archive.open_inner(file, limits)?;
     let pickle_entry = inner.names().find(|n| n.ends_with("data.pkl")).map(str::to_string);
     let pickle_entry = pickle_entry.ok_or_else(|| no_entry(entry, "holds no data.pkl"))?;
     let prefix = &pickle_entry[..pickle_entry.len() - "data.pkl".len()];

@@ -41,7 +41,7 @@ pub(super) fn read_state_dict(
 }
 
 /// A value of the machine. Lists and dictionaries live in an arena, so that no value owns a deep structure.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum Value {
     None,
     Bool,
@@ -56,13 +56,30 @@ enum Value {
     Tensor(Rc<PickledTensor>),
 }
 
-#[derive(Debug)]
+impl Value {
+    /// What it is, for messages. Its contents are not shown: parts that tuples share would be printed once for each use.
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::None => "None",
+            Value::Bool => "a truth value",
+            Value::Int(_) => "an integer",
+            Value::Float => "a float",
+            Value::Text(_) => "a string",
+            Value::Tuple(_) => "a tuple",
+            Value::List(_) => "a list",
+            Value::Dict(_) => "a dictionary",
+            Value::Global(_) => "a name of Python",
+            Value::Storage(_) => "a storage",
+            Value::Tensor(_) => "a tensor",
+        }
+    }
+}
+
 struct Tuple {
     items: Vec<Value>,
     depth: u32,
 }
 
-#[derive(Debug)]
 struct StorageRef {
     dtype: Option<ScalarType>,
     key: String,
@@ -366,7 +383,7 @@ impl Machine<'_> {
     fn pairs(&self, dict: usize) -> Step<Vec<(String, Value)>> {
         let name = |v: &Value| match v {
             Value::Text(t) => Ok(t.to_string()),
-            other => Err(format!("a key is {other:?}, not a name")),
+            other => Err(format!("a key is {}, not a name", other.kind())),
         };
         self.objects[dict].chunks_exact(2).map(|p| Ok((name(&p[0])?, p[1].clone()))).collect()
     }

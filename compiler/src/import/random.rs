@@ -10,20 +10,28 @@
 //! | other rank 0 or 1 (biases, running means) | −0.02 … 0.02 |
 //! | rank ≥ 2 | uniform with variance 1 / fan-in; fan-in = elements per entry of the first axis |
 
-use super::Program;
+use super::limits::LIMITS;
+use super::{ImportError, Program};
 use super::program::ScalarType;
 use super::weights::{Storage, WeightView};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// Gives every weight without a payload one.
-pub fn fill_random(programs: &mut [Program], seed: u64) {
+///
+/// # Errors
+/// All of them are over the limit, which a bare graph of a few bytes can ask for.
+pub fn fill_random(programs: &mut [Program], seed: u64) -> Result<(), ImportError> {
     let empty = programs.iter_mut().flat_map(|p| p.weights.iter_mut()).filter(|(_, view)| view.storage.is_none());
-    empty.collect::<Vec<_>>().into_par_iter().for_each(|(name, view)| {
+    let empty: Vec<_> = empty.collect();
+    let total = empty.iter().fold(0u64, |sum, (_, view)| sum.saturating_add(view.n_bytes()));
+    ImportError::limit("bytes of made-up weights", total, LIMITS.made_up_bytes)?;
+    empty.into_par_iter().for_each(|(name, view)| {
         view.strides = super::dense_strides(&view.sizes);
         view.offset = 0;
         view.storage = Some(Storage::owned(payload(name, view, seed)));
     });
+    Ok(())
 }
 
 fn payload(name: &str, view: &WeightView, seed: u64) -> Vec<u8> {

@@ -77,6 +77,11 @@ impl WeightView {
         self.sizes.iter().product()
     }
 
+    /// Bytes of all elements.
+    pub fn n_bytes(&self) -> u64 {
+        (self.n_elems() as u64).saturating_mul(self.dtype.size_bytes())
+    }
+
     /// The elements in row-major order, little-endian; `None` without a payload.
     pub fn contiguous(&self) -> Option<Vec<u8>> {
         if let Some(slice) = self.contiguous_slice() {
@@ -111,8 +116,12 @@ impl WeightView {
             }
             expect *= size;
         }
+        let bytes = self.storage.as_ref()?.bytes();
         let size = self.dtype.size_bytes() as usize;
-        let start = self.offset as usize * size;
-        self.storage.as_ref()?.bytes().get(start..start + self.n_elems() as usize * size)
+        match self.n_elems() as usize {
+            // Where an empty tensor starts is not checked.
+            0 => Some(&[]),
+            n => bytes.get(self.offset as usize * size..).and_then(|rest| rest.get(..n * size)),
+        }
     }
 }

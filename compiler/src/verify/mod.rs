@@ -233,7 +233,7 @@ impl<'r> Runner<'r> {
             import::merge_weights(&mut programs, path).map_err(|e| Status::Fail(format!("weights: {e}")))?;
         }
         if let Some(seed) = options.random_weights {
-            import::fill_random(&mut programs, seed);
+            import::fill_random(&mut programs, seed).map_err(|e| Status::Fail(format!("weights: {e}")))?;
         }
         let started = Instant::now();
         let compiled = pipeline::compile(&programs, &options, &self.device).map_err(refused)?;
