@@ -130,7 +130,7 @@ def main():
                 seed("graph_text", f"{path.parent.name}-{path.stem}-{k}.graph", (part + "\n").encode())
     for path in sorted((ROOT / "target-artifacts").glob("*/plan.txt")):
         if "resnet18" not in path.parent.name:
-            seed("plan_text", f"{path.parent.name}.txt", path.read_bytes()[:6000].rsplit(b"\n", 1)[0] + b"\n")
+            seed("plan_text", f"{path.parent.name}.txt", path.read_bytes())
     seed("plan_text", "symbols.txt", SYMBOLS.encode())
 
     for n in (0, 7, 96, 300):
@@ -152,8 +152,8 @@ kernel "k" words 1 hash 0
 weights chunks [256] hash 0123456789abcdef
   tensor "w" f32 [4, 4] chunk 0 at 0 bytes 64
 entry "main"
-  symbol "s0" 1 to 8 found 3
-  input "x" f32 [s0, (s0 * 4), ((s0 + 1) / 2), (s0 % 3), max(s0, 2), min($0, 3), add(), mul(s0)] io 0 max_bytes 1024
+  symbol "s0" 1 to 8 found 0
+  input "x" f32 [s0, (s0 * 4), ((s0 + 1) / 2), (s0 % 3), max(s0, 2), min(s0, 3), mul(s0)] io 0 max_bytes 65536000
   output "y" i64 [] symbol 0 max_bytes 8 words
   arena [1024] live 512
   buffer "b" arena0 [0; 256] steps 0 to 1

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Source folders of our crates, relative to the workspace.
-const CRATES: [&str; 7] =
-    ["compiler", "codegen", "kernel-templates", "runtime-min", "runtime-min/c", "runtime-min/lab", "files"];
+const CRATES: [&str; 8] =
+    ["compiler", "codegen", "kernel-templates", "runtime-min", "runtime-min/c", "runtime-min/lab", "files", "fuzz"];
 
 /// Crates whose output must not depend on hash order or the environment.
 const DETERMINISTIC: [&str; 3] = ["compiler/src", "codegen/src", "kernel-templates/src"];
@@ -39,7 +39,7 @@ fn sources(folders: &[&str]) -> Vec<(String, String)> {
 
 fn all_sources() -> Vec<(String, String)> {
     let folders: Vec<String> =
-        CRATES.iter().flat_map(|c| ["src", "tests", "examples"].map(|d| format!("{c}/{d}"))).collect();
+        CRATES.iter().flat_map(|c| ["src", "tests", "examples", "fuzz_targets"].map(|d| format!("{c}/{d}"))).collect();
     sources(&folders.iter().map(String::as_str).collect::<Vec<_>>())
 }
 

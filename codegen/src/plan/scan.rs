@@ -107,7 +107,11 @@ impl Line {
     /// A formula begins.
     pub(super) fn enter(&mut self) -> Result<(), ParseError> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH { Err(self.expected(&format!("formulas that nest at most {MAX_DEPTH} deep"))) } else { Ok(()) }
+        if self.depth > MAX_DEPTH {
+            Err(self.expected(&format!("formulas that nest at most {MAX_DEPTH} deep")))
+        } else {
+            Ok(())
+        }
     }
 
     /// A formula ends.

@@ -34,7 +34,8 @@ impl Archive {
     /// Reads the central directory.
     pub(super) fn open(bytes: Storage, limits: &Limits) -> Result<Archive, ImportError> {
         const FLOOR: u64 = 64 << 20;
-        let budget = (bytes.bytes().len() as u64).saturating_mul(limits.inflation).max(FLOOR).min(limits.inflated_bytes);
+        let budget =
+            (bytes.bytes().len() as u64).saturating_mul(limits.inflation).max(FLOOR).min(limits.inflated_bytes);
         Archive::open_within(bytes, limits, Rc::new(Cell::new(budget)))
     }
 
@@ -89,7 +90,10 @@ impl Archive {
     fn inflate(&self, name: &str, entry: &Entry) -> Result<Vec<u8>, ImportError> {
         if entry.size > self.inflate_budget.get() {
             let budget = self.inflate_budget.get();
-            return Err(bad(name, &format!("decompresses to {} bytes, over the {budget} that are left to this file", entry.size)));
+            return Err(bad(
+                name,
+                &format!("decompresses to {} bytes, over the {budget} that are left to this file", entry.size),
+            ));
         }
         let mut out = vec![];
         let packed = &self.bytes.bytes()[entry.range.clone()];

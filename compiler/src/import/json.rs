@@ -84,6 +84,10 @@ fn quote_words<'t>(text: &'t str, at: &[usize]) -> Cow<'t, str> {
     let mut out = String::with_capacity(text.len() + 2 * at.len());
     let mut done = 0;
     for &i in at {
+        // The second `N` of `NaN` may begin another: `NaNaN`.
+        if i < done {
+            continue;
+        }
         let Some(word) = ["NaN", "Infinity"].into_iter().find(|w| text[i..].starts_with(w)) else { continue };
         let start = if i > done && text.as_bytes()[i - 1] == b'-' { i - 1 } else { i };
         out.push_str(&text[done..start]);

@@ -11,9 +11,9 @@
 //! | rank ≥ 2 | uniform with variance 1 / fan-in; fan-in = elements per entry of the first axis |
 
 use super::limits::LIMITS;
-use super::{ImportError, Program};
 use super::program::ScalarType;
 use super::weights::{Storage, WeightView};
+use super::{ImportError, Program};
 use half::{bf16, f16};
 use rayon::prelude::*;
 

@@ -125,3 +125,16 @@ impl WeightView {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_tensor_has_no_bytes_wherever_it_claims_to_start() {
+        let storage = Some(Storage::owned(vec![]));
+        let view =
+            WeightView { dtype: ScalarType::F64, sizes: vec![0, 5], strides: vec![5, 1], offset: i64::MAX, storage };
+        assert_eq!((view.contiguous(), view.n_bytes()), (Some(vec![]), 0));
+    }
+}

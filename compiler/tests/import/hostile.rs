@@ -1,4 +1,5 @@
-//! Hostile and damaged archives: a typed error each, in bounded time and memory, never a panic.
+//! Damaged archives at large: every length, random bits, each limit by itself. Single files with what is said of them are the table of
+//! `tests/hostile.rs`.
 
 use crate::archives::{Entries, ZipText, fixture, gzip, read_bytes, read_with};
 use jvc::device;
@@ -112,35 +113,6 @@ fn plain(mut zip: ZipText, (name, data): &(String, Vec<u8>)) -> ZipText {
 }
 
 #[test]
-fn damage_is_seen_by_the_checksum() {
-    let mut bytes = fixture("small_2.11.0.pt2");
-    let at = bytes.windows(12).position(|w| w == b"graph_module").expect("the JSON is stored");
-    bytes[at] = b'G';
-    assert!(text(bytes).contains("checksum"));
-}
-
-#[test]
-fn names_that_leave_the_archive_and_overlaps_are_refused() {
-    for name in ["../../etc/passwd", "/etc/passwd", "m/../../x", "m\\..\\x", ""] {
-        let mut zip = ZipText::default();
-        zip.add(name, b"x", b"x", 0);
-        assert!(text(zip.finish()).contains("relative path"), "{name}");
-    }
-    let escape = small().edit(WEIGHTS, "\"weight_0\"", "\"../constants/tensor_0\"").zip();
-    assert!(text(escape).contains("missing"));
-    let mut zip = ZipText::default();
-    zip.add("a", b"0123456789", b"0123456789", 0);
-    zip.add_raw("b", b"0123456789", 0, 0, 10, Some(0));
-    let overlap = text(zip.finish());
-    assert!(overlap.contains("overlap") || overlap.contains("ZIP"), "{overlap}");
-    let mut twice = ZipText::default();
-    for _ in 0..2 {
-        twice.add("m/archive_format", b"pt2", b"pt2", 0);
-    }
-    assert!(matches!(error(twice.finish()), ImportError::Zip(_)));
-}
-
-#[test]
 fn compression_bombs_stop_at_the_declared_size_and_the_budget() {
     let zeros = vec![b' '; 40 << 20];
     let bomb = small().with(JSON, zeros.clone());
@@ -148,13 +120,8 @@ fn compression_bombs_stop_at_the_declared_size_and_the_budget() {
     let refuse = |bytes, limits: &Limits| read_with("bomb.pt2", bytes, limits).map(|_| ()).expect_err("refused");
     assert!(matches!(refuse(bomb.deflated(), &tight), ImportError::Limit { .. }));
     let budget = Limits { inflated_bytes: 1 << 20, ..LIMITS };
-    assert!(matches!(refuse(bomb.deflated(), &budget), ImportError::Limit { what: "decompressed bytes", .. }));
+    assert!(refuse(bomb.deflated(), &budget).to_string().contains("that are left to this file"));
     assert!(matches!(refuse(gzip(&zeros), &tight), ImportError::Limit { .. }));
-    let mut lying = ZipText::default();
-    let mut packed = flate2::write::DeflateEncoder::new(vec![], flate2::Compression::best());
-    std::io::Write::write_all(&mut packed, &zeros).expect("memory");
-    lying.add_raw("m/archive_format", &packed.finish().expect("memory"), 8, 0, 3, None);
-    assert!(text(lying.finish()).contains("other than the 3 bytes"));
 }
 
 #[test]
@@ -180,73 +147,7 @@ fn counts_and_nesting_are_limited() {
 }
 
 #[test]
-fn names_must_be_defined_once_and_before_use() {
-    let undefined = small().edit(
-        JSON,
-        r#"{"as_tensor": {"name": "x"}}, "kind": 1"#,
-        r#"{"as_tensor": {"name": "ghost"}}, "kind": 1"#,
-    );
-    assert!(matches!(error(undefined.zip()), ImportError::Undefined { name, .. } if name == "ghost"));
-    let json = String::from_utf8(small().get(JSON).to_vec()).expect("text");
-    let twice = json.replacen(
-        r#""outputs": [{"as_tensor": {"name": "add"}}]"#,
-        r#""outputs": [{"as_tensor": {"name": "x"}}]"#,
-        1,
-    );
-    assert_ne!(twice, json);
-    assert!(
-        matches!(error(small().with(JSON, twice.into_bytes()).zip()), ImportError::Duplicate { name, .. } if name == "x")
-    );
-    let swapped = swap_first_nodes(&json);
-    assert!(matches!(error(small().with(JSON, swapped.into_bytes()).zip()), ImportError::Undefined { .. }));
-}
-
-/// A cycle is a use before the definition: nodes in reverse.
-fn swap_first_nodes(json: &str) -> String {
-    let mut tree: serde_json::Value = serde_json::from_str(json).expect("JSON");
-    let nodes = tree["graph_module"]["graph"]["nodes"].as_array_mut().expect("a list");
-    nodes.reverse();
-    tree.to_string()
-}
-
-#[test]
-fn sizes_that_overflow_or_contradict_are_refused() {
-    for (from, to, what) in [
-        (
-            r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#,
-            r#""sizes": [{"as_int": 9223372036854775807}, {"as_int": 5}]"#,
-            "too many",
-        ),
-        (r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#, r#""sizes": [{"as_int": -4}, {"as_int": 5}]"#, "negative"),
-        (r#""sizes": [{"as_int": 4}, {"as_int": 5}]"#, r#""sizes": [{"as_int": 5}, {"as_int": 4}]"#, "the graph says"),
-        (
-            r#""strides": [{"as_int": 1}, {"as_int": 4}]"#,
-            r#""strides": [{"as_int": 1}, {"as_int": 9223372036854775807}]"#,
-            "storage",
-        ),
-        (r#""strides": [{"as_int": 1}, {"as_int": 4}]"#, r#""strides": [{"as_int": 1}]"#, "strides"),
-        (r#""dtype": 7"#, r#""dtype": 8"#, "weight"),
-        (r#""dtype": 7"#, r#""dtype": 99"#, "element type 99"),
-        (r#""as_int": 4}"#, r#""as_int": NaN}"#, "expected an integer"),
-        (r#""as_int": 4}"#, r#""as_int": 4e400}"#, ""),
-    ] {
-        let message = text(small().edit(WEIGHTS, from, to).zip());
-        assert!(message.contains(what), "{to}: {message}");
-    }
-    let json = small().edit(JSON, "Symbol('s77', positive=True, integer=True)", "Pow(Symbol('s77'), Integer(99999))");
-    read_bytes("opaque.pt2", json.zip())
-        .map(|p| assert!(p[0].warnings.iter().any(|w| w.contains("opaque"))))
-        .expect("tolerated");
-    let empty = small().edit(JSON, r#""max_val": 64"#, r#""max_val": 1"#);
-    assert!(text(empty.zip()).contains("no value"));
-}
-
-#[test]
-fn newer_formats_are_refused_by_major_and_noted_by_minor() {
-    let newer = small().edit(JSON, r#""major": 8"#, r#""major": 9"#);
-    assert!(matches!(error(newer.zip()), ImportError::SchemaTooNew { major: 9, .. }));
-    let older = small().edit(JSON, r#""major": 8"#, r#""major": 6"#);
-    assert!(matches!(error(older.zip()), ImportError::SchemaTooOld { major: 6, .. }));
+fn what_a_newer_minor_or_an_unknown_formula_means_is_noted() {
     let minor = small().edit(JSON, r#""minor": 17"#, r#""minor": 18"#).edit(
         JSON,
         r#""is_hop_single_tensor_return""#,
@@ -257,26 +158,9 @@ fn newer_formats_are_refused_by_major_and_noted_by_minor() {
         warnings.iter().any(|w| w.contains("8.18")) && warnings.iter().any(|w| w.contains("new_field")),
         "{warnings:?}"
     );
-    let format = small().with("archive_version", b"1".to_vec());
-    assert!(text(format.zip()).contains("archive_version"));
-    let big = small().with("byteorder", b"big".to_vec());
-    assert!(text(big.zip()).contains("little-endian"));
-}
-
-#[test]
-fn missing_parts_are_named() {
-    for (entry, what) in
-        [(JSON, "models/"), ("data/weights/weight_0", "weight_0"), ("archive_format", "archive_format")]
-    {
-        let message = text(small().without(entry).zip());
-        assert!(message.contains(what), "{entry}: {message}");
-    }
-    assert!(text(small().without(WEIGHTS).zip()).contains("is not in the archive"));
-    assert!(text(b"not a program".to_vec()).contains("neither"));
-    assert!(text(vec![]).contains("neither"));
-    let mut zip = ZipText::default();
-    zip.add("hello.txt", b"hi", b"hi", 0);
-    assert!(text(zip.finish()).contains("no exported program"));
+    let power = small().edit(JSON, "Symbol('s77', positive=True, integer=True)", "Pow(Symbol('s77'), Integer(99999))");
+    let warnings = read_bytes("opaque.pt2", power.zip()).expect("tolerated").remove(0).warnings;
+    assert!(warnings.iter().any(|w| w.contains("opaque")), "{warnings:?}");
 }
 
 #[test]
