@@ -289,7 +289,7 @@ fn two_objects_are_followed_through_twenty_frames_as_by_pytorch() {
         check_frame(&expected, "long", masks);
         let name = format!("long.{}", masks.frame);
         for ((_, mask, _), want) in masks.objects.iter().zip(&expected.masks(&name)) {
-            least = least.min(mask.iou(want).into());
+            least = least.min(mask.iou(want));
         }
         // The scores of the two objects are 0.002 apart, so that one taken for the other is seen.
         let scores = expected.floats(&format!("{name}.score"));
