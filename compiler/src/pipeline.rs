@@ -134,6 +134,7 @@ pub fn plan_graphs(
     (plan.kernels, plan.requirements) = kernels.finish();
     plan.weights = weights.layout().clone();
     plan.requirements.max_allocation_bytes = largest_allocation(&plan);
+    check_buffers(&plan, device.limits.max_allocation_bytes)?;
     if let Err(faults) = plan.verify() {
         let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
         panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
@@ -260,10 +261,25 @@ fn of_graph(graph: &Graph) -> impl Iterator<Item = Diagnostic> {
     })
 }
 
+/// Inputs, outputs and state are a buffer each, which nothing splits; activations and weights were checked where they were placed.
+fn check_buffers(plan: &Plan, limit: u64) -> Result<(), Vec<Diagnostic>> {
+    let mut faults = vec![];
+    for entry in &plan.entries {
+        let ports = entry.inputs.iter().chain(&entry.outputs).map(|p| (p.name.as_str(), p.max_bytes));
+        let state = Some(("the state", entry.state_bytes()));
+        for (name, bytes) in ports.chain(state).filter(|(_, bytes)| *bytes > limit) {
+            let text = format!("{name} has {bytes} bytes, the device's largest allocation is {limit}");
+            faults.push(Diagnostic::new(Code::Device, text));
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
 fn largest_allocation(plan: &Plan) -> u64 {
     let arenas = plan.entries.iter().flat_map(|e| &e.arena_bytes);
     let ports = plan.entries.iter().flat_map(|e| e.inputs.iter().chain(&e.outputs)).map(|p| &p.max_bytes);
-    arenas.chain(&plan.weights.chunk_bytes).chain(ports).copied().max().unwrap_or(0)
+    let states = plan.entries.iter().map(|e| e.state_bytes());
+    arenas.chain(&plan.weights.chunk_bytes).chain(ports).copied().chain(states).max().unwrap_or(0)
 }
 
 impl Compiled {

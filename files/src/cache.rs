@@ -2,11 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::content_hash;
 
 /// Of the format of cache files.
 const VERSION: u32 = 2;
+/// Files that are being written and older than this belong to nobody any more.
+const STALE: Duration = Duration::from_secs(3600);
 
 /// Where compiled pipelines are kept between processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,15 +61,35 @@ impl CacheFile {
         (*sum == self.checksum(payload)).then(|| payload.to_vec())
     }
 
-    /// Written beside and renamed, so that a reader finds the old file or the new one.
+    /// Written beside and renamed, so that a reader finds the old file or the new one, whoever else writes it and whatever ends this.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's; nothing is left behind then.
     pub fn write(&self, payload: &[u8]) -> io::Result<()> {
+        static TURN: AtomicU64 = AtomicU64::new(0);
         self.path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        let beside = self.path.with_extension(format!("{}.tmp", std::process::id()));
-        std::fs::write(&beside, [&self.checksum(payload), payload].concat())?;
-        std::fs::rename(&beside, &self.path).or_else(|_| std::fs::remove_file(&beside))
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let beside = self.path.with_extension(format!("{}-{turn}.tmp", std::process::id()));
+        let whole = [&self.checksum(payload), payload].concat();
+        let written = std::fs::write(&beside, whole).and_then(|()| std::fs::rename(&beside, &self.path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&beside);
+        }
+        self.sweep();
+        written
+    }
+
+    /// Removes what writers of this file left who were killed: no writer takes [`STALE`].
+    fn sweep(&self) {
+        let (Some(folder), Some(stem)) = (self.path.parent(), self.path.file_stem()) else { return };
+        let start = format!("{}.", stem.to_string_lossy());
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
+            if name.starts_with(&start) && name.ends_with(".tmp") && age.is_some_and(|age| age > STALE) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn checksum(&self, payload: &[u8]) -> [u8; 8] {

@@ -5,7 +5,7 @@
 
 Beside this file it writes NAME.pt2 and NAME.safetensors of programs that are kept as whole crates (weights and inputs are
 seeded; `in.N` are inputs, `out.N` PyTorch's outputs), and NAME.model.json.gz, the graph without weights, of those that are kept
-as text. resnet18 is the fixture of that name (models/fixtures).
+as text (resnet18_small is compiled by compiler/tests/chunks.rs alone). resnet18 is the fixture of that name (models/fixtures).
 """
 import gzip
 import os
@@ -66,6 +66,41 @@ class AttentionBlock(nn.Module):
         return x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
 
 
+class Residual(nn.Module):
+    """A basic block of a residual network."""
+
+    def __init__(self, before, width, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+        self.skip = nn.Identity()
+        if stride != 1 or before != width:
+            self.skip = nn.Sequential(nn.Conv2d(before, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        y = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        return torch.relu(y + self.skip(x))
+
+
+class ResnetForSmallImages(nn.Module):
+    """ResNet-18 as it is used on images of 32 by 32 (no stride and no pooling at its start), of a quarter of the width: no tensor is
+    larger than 1 MiB at a batch of 16, all weights together are, and so are three activations."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        pairs = [(a, b, i > 0) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+        self.blocks = nn.Sequential(*[
+            nn.Sequential(Residual(a, b, 2 if halves else 1), Residual(b, b, 1)) for a, b, halves in pairs])
+        self.fc = nn.Linear(widths[-1], 10)
+
+    def forward(self, image):
+        x = self.blocks(torch.relu(self.norm(self.conv(image))))
+        return self.fc(x.mean((2, 3)))
+
+
 def randomise_statistics(module):
     """Running statistics as after training, so that folding them is seen."""
     for part in module.modules():
@@ -80,6 +115,7 @@ CRATES = {
 }
 TEXTS = {
     "attention_block": (lambda: nn.Sequential(AttentionBlock(), AttentionBlock()), (1, 37, 48)),
+    "resnet18_small": (ResnetForSmallImages, (16, 3, 32, 32)),
 }
 
 

@@ -5,7 +5,7 @@
 //! - Kernels in bindings form, one storage buffer per operand, recorded among the runtime's own steps ([`Lab::bound_kernel`]):
 //!   synchronisation validation does not see through addresses.
 //! - What a kernel of one workgroup says of its device ([`answer()`]).
-//! - A device that is not what it seems ([`Options::lost_at`], [`Options::without_mapped`]).
+//! - A device that is not what it seems ([`Options::lost_at`], [`Options::allocations`], [`Options::without_mapped`]).
 
 #![allow(unsafe_code, reason = "Vulkan is called here; each block says why it is sound")]
 
@@ -58,6 +58,8 @@ pub struct Options {
     pub validation: Option<Validation>,
     /// The queue submission, counted from 0, that loses the device instead of running, when all before it have finished.
     pub lost_at: Option<u64>,
+    /// So many allocations succeed; the device has no memory for those after them.
+    pub allocations: Option<u64>,
     /// The host does not see device-local memory.
     pub without_mapped: bool,
 }
@@ -138,6 +140,9 @@ impl Drop for Lab {
     fn drop(&mut self) {
         self.gpu = None;
         if Arc::strong_count(&self.queue_lock) > 1 {
+            // The validation layer looks for what is left over only when the device goes.
+            let message = "the device is left alive for what was made from it".to_owned();
+            self.log.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
             return;
         }
         // SAFETY: the runtime has let go of the device, so that nothing made from it is left; ours goes in order.

@@ -16,6 +16,8 @@ static PLAIN_MEMORY: OnceLock<vk::PFN_vkGetPhysicalDeviceMemoryProperties> = Onc
 
 /// Queues of labs, by handle.
 static QUEUES: Mutex<BTreeMap<u64, Doomed>> = Mutex::new(BTreeMap::new());
+/// Devices whose memory runs out, by handle: how they allocate, and allocations left.
+static ALLOCATIONS: Mutex<BTreeMap<u64, (vk::PFN_vkAllocateMemory, u64)>> = Mutex::new(BTreeMap::new());
 /// Devices without mapped memory, by handle.
 static WITHOUT_MAPPED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
@@ -44,10 +46,12 @@ pub(crate) fn register(
     let (submit, wait_idle) = (device.fp_v1_0().queue_submit, device.fp_v1_0().queue_wait_idle);
     let n_left = options.lost_at.unwrap_or(u64::MAX);
     lock(&QUEUES).insert(queue.as_raw(), Doomed { submit, wait_idle, n_left });
+    let n_left = options.allocations.unwrap_or(u64::MAX);
+    lock(&ALLOCATIONS).insert(device.handle().as_raw(), (device.fp_v1_0().allocate_memory, n_left));
     if options.without_mapped {
         lock(&WITHOUT_MAPPED).push(physical.as_raw());
     }
-    options.lost_at.is_some() || options.without_mapped
+    options.lost_at.is_some() || options.allocations.is_some() || options.without_mapped
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,6 +79,7 @@ unsafe extern "system" fn get_device_proc_addr(device: vk::Device, name: *const 
     unsafe {
         match CStr::from_ptr(name).to_bytes() {
             b"vkQueueSubmit" => void(queue_submit as vk::PFN_vkQueueSubmit as *const ()),
+            b"vkAllocateMemory" => void(allocate_memory as vk::PFN_vkAllocateMemory as *const ()),
             _ => PLAIN_DEVICE.get().and_then(|plain| plain(device, name)),
         }
     }
@@ -109,6 +114,25 @@ unsafe extern "system" fn queue_submit(
             Some(Doomed { submit, .. }) => submit(queue, n, submits, fence),
             None => vk::Result::ERROR_UNKNOWN,
         }
+    }
+}
+
+unsafe extern "system" fn allocate_memory(
+    device: vk::Device,
+    info: *const vk::MemoryAllocateInfo<'_>,
+    callbacks: *const vk::AllocationCallbacks<'_>,
+    memory: *mut vk::DeviceMemory,
+) -> vk::Result {
+    let found = lock(&ALLOCATIONS).get_mut(&device.as_raw()).map(|(allocate, n_left)| {
+        let before = *n_left;
+        *n_left = n_left.saturating_sub(1);
+        (*allocate, before)
+    });
+    match found {
+        None => vk::Result::ERROR_UNKNOWN,
+        Some((_, 0)) => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
+        // SAFETY: the arguments are passed on.
+        Some((allocate, _)) => unsafe { allocate(device, info, callbacks, memory) },
     }
 }
 

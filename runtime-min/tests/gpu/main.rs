@@ -8,4 +8,5 @@ mod loading;
 mod pipelines;
 mod run;
 mod support;
+mod trouble;
 mod validated;
