@@ -25,7 +25,7 @@ fn small(profile: &DeviceProfile, limit: u64) -> DeviceProfile {
 fn compiled(file: &str, profile: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(PROGRAMS).join(file);
     let mut programs = import::read(&path).expect("a program under review");
-    import::fill_random(&mut programs, 0);
+    import::fill_random(&mut programs, 0).expect("weights of a small program");
     compile(&programs, &Options::default(), profile)
 }
 
