@@ -3,25 +3,12 @@
 use std::fmt::Write as _;
 
 use crate::c_code::prefix;
+use crate::c_codes::CODES;
 use crate::entry::EntryNames;
 use crate::ident::{Unique, upper};
 use crate::plan::{Elem, Plan, Port, PortKind, Size};
 use crate::size_code::size_text;
 use crate::weights::FILE_NAME;
-
-/// Codes of `jvc_c::status`, as every header has them.
-pub(crate) const CODES: [(&str, i32, &str); 10] = [
-    ("OK", 0, "fine"),
-    ("ERROR_ARGUMENT", 1, "an argument does not fit; nothing has happened"),
-    ("ERROR_DEVICE", 2, "no Vulkan loader, no such device, or it lacks what the program needs"),
-    ("ERROR_WEIGHTS", 3, "the weight file is missing, damaged, or not this program's"),
-    ("ERROR_MEMORY", 4, "no device memory left"),
-    ("ERROR_BUSY", 5, "every slot of the session is in flight"),
-    ("ERROR_SIZES", 6, "the data give a size that memory was not planned for; the run has no outputs"),
-    ("ERROR_LOST", 7, "the device is gone; load again"),
-    ("ERROR_VULKAN", 8, "any other failure of Vulkan"),
-    ("ERROR_PANIC", 9, "a bug of the library"),
-];
 
 /// Everything between the includes and the first entry point, with `@` for the prefix of functions and `$` for that of constants.
 const CONTRACT: &str = "\
@@ -208,14 +195,6 @@ fn comment(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn codes_are_those_of_the_library() {
-        let library = include_str!("../../runtime-min/c/src/status.rs");
-        for row in CODES {
-            assert!(library.contains(&format!("    {row:?},\n")), "{row:?} differs in the library");
-        }
-    }
 
     #[test]
     fn a_name_cannot_end_a_comment() {

@@ -19,8 +19,9 @@ pub(crate) const FILES: [(&str, &str); 13] = [
 ];
 
 /// As above, of the C interface: for crates that have one.
-pub(crate) const C_FILES: [(&str, &str); 4] = [
+pub(crate) const C_FILES: [(&str, &str); 5] = [
     ("c/src/call.rs", include_str!("../../runtime-min/c/src/call.rs")),
+    ("c/src/codes.rs", include_str!("../../runtime-min/c/src/codes.rs")),
     ("c/src/handles.rs", include_str!("../../runtime-min/c/src/handles.rs")),
     ("c/src/lib.rs", include_str!("../../runtime-min/c/src/lib.rs")),
     ("c/src/status.rs", include_str!("../../runtime-min/c/src/status.rs")),

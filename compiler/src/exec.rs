@@ -396,6 +396,15 @@ fn entry_desc<'a>(
     }
 }
 
+/// Of steps by themselves: all of their memory is the arena.
+fn step_desc<'a>(
+    arena_bytes: &'a [u64],
+    table_words: u32,
+    record: &'a (dyn Fn(&mut rt::Recorder<'_>) + Sync),
+) -> rt::EntryDesc<'a> {
+    rt::EntryDesc { name: "a step", arena_bytes, io: &[], table_words, state_bytes: 0, state_init: &[], record }
+}
+
 fn record(entry: &Entry, repetition: Repetition, r: &mut rt::Recorder<'_>) {
     for i in 0..repetition.chained {
         if i > 0 {

@@ -30,18 +30,7 @@ fn programs_with_control_flow_and_random_numbers_run_as_in_pytorch() {
         assert!(std::env::var_os("CI").is_none(), "CI has a device");
         return;
     }
-    let request = Request {
-        paths: vec![folder()],
-        device: None,
-        gpu: Select::Auto,
-        options: Options::default(),
-        level: None,
-        repeats: 2,
-        ranges: false,
-        refs: None,
-        validate: false,
-        save_outputs: None,
-    };
+    let request = Request { repeats: 2, ..Request::new(vec![folder()]) };
     let mut problems = vec![];
     let mut each = |_, _, report: &jvc::verify::FileReport| {
         if report.status != Status::Pass {

@@ -24,18 +24,8 @@ fn gpu() -> Option<Gpu> {
 }
 
 fn request(refs: &Path, weights: Option<&Path>) -> Request {
-    Request {
-        paths: vec![data("small.pt2")],
-        device: None,
-        gpu: Select::Auto,
-        options: Options::default(),
-        level: None,
-        repeats: 2,
-        ranges: false,
-        refs: Some(Refs { file: refs.into(), inputs: None, weights: weights.map(Path::to_path_buf) }),
-        validate: false,
-        save_outputs: None,
-    }
+    let refs = Refs { file: refs.into(), inputs: None, weights: weights.map(Path::to_path_buf) };
+    Request { repeats: 2, refs: Some(refs), ..Request::new(vec![data("small.pt2")]) }
 }
 
 fn verified(request: &Request) -> (Status, StepsReport) {

@@ -189,7 +189,7 @@ struct Copy {
 impl Copy {
     fn new(model: &rt::Model, layout: &Layout, fill: u8) -> Result<Copy, ExecError> {
         let arena_bytes = [layout.end];
-        let nothing = entry_desc(&arena_bytes, 0, &|_| {});
+        let nothing = super::step_desc(&arena_bytes, 0, &|_| {});
         let arenas = model.arenas(&[&nothing], 1)?;
         let options = rt::SessionOptions { arenas: Some(arenas.clone()), ..rt::SessionOptions::default() };
         let access = model.session_with(&nothing, &options)?;
@@ -228,14 +228,6 @@ impl Copy {
         session.wait(ticket, &mut [])?;
         Ok(table)
     }
-}
-
-fn entry_desc<'a>(
-    arena_bytes: &'a [u64],
-    table_words: u32,
-    record: &'a (dyn Fn(&mut rt::Recorder<'_>) + Sync),
-) -> rt::EntryDesc<'a> {
-    rt::EntryDesc { name: "a step", arena_bytes, io: &[], table_words, state_bytes: 0, state_init: &[], record }
 }
 
 struct Checker<'a> {
@@ -319,7 +311,7 @@ impl Checker<'_> {
             r.dispatch(d.kernel, &bases, &offsets, groups);
         };
         let arena_bytes = [self.layout.end];
-        let desc = entry_desc(&arena_bytes, self.table.len() as u32, &record);
+        let desc = super::step_desc(&arena_bytes, self.table.len() as u32, &record);
         Ok([self.truth.run(model, &desc, &self.table)?, self.poisoned.run(model, &desc, &self.table)?])
     }
 

@@ -36,7 +36,7 @@ impl<'a> Stepwise<'a> {
         let mut chunk_bytes = entry.arena_bytes.clone();
         chunk_bytes.extend([entry.state_bytes(), u64::from(entry.n_io()) * 8]);
         chunk_bytes.extend(entry.io_ports().map(|(_, port)| port.max_bytes));
-        let nothing = entry_desc(&chunk_bytes, 0, &|_| {});
+        let nothing = super::step_desc(&chunk_bytes, 0, &|_| {});
         let memory = loaded.model.arenas(&[&nothing], 1)?;
         let options = rt::SessionOptions { arenas: Some(memory.clone()), ..rt::SessionOptions::default() };
         let access = loaded.model.session_with(&nothing, &options)?;
@@ -85,7 +85,7 @@ impl<'a> Stepwise<'a> {
                 }
             }
         };
-        let desc = entry_desc(&self.chunk_bytes, self.table.len() as u32, &record);
+        let desc = super::step_desc(&self.chunk_bytes, self.table.len() as u32, &record);
         let options = rt::SessionOptions { arenas: Some(self.memory.clone()), ..rt::SessionOptions::default() };
         let mut session = self.model.session_with(&desc, &options)?;
         let ticket = session.submit(&self.table, &[], &[])?;
@@ -155,12 +155,4 @@ impl<'a> Stepwise<'a> {
     fn buffer(&self, chunk: usize) -> &rt::Buffer {
         self.access.buffer(0, rt::Base::Arena(chunk as u32)).expect("every chunk is allocated")
     }
-}
-
-fn entry_desc<'a>(
-    arena_bytes: &'a [u64],
-    table_words: u32,
-    record: &'a (dyn Fn(&mut rt::Recorder<'_>) + Sync),
-) -> rt::EntryDesc<'a> {
-    rt::EntryDesc { name: "a step", arena_bytes, io: &[], table_words, state_bytes: 0, state_init: &[], record }
 }

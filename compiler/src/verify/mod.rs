@@ -65,6 +65,24 @@ pub struct Request {
     pub save_outputs: Option<PathBuf>,
 }
 
+impl Request {
+    /// Of files or folders, on the first GPU, compiled for it; each input set once, and nothing beyond.
+    pub fn new(paths: Vec<PathBuf>) -> Request {
+        Request {
+            paths,
+            device: None,
+            gpu: rt::Select::Auto,
+            options: Options::default(),
+            level: None,
+            repeats: 1,
+            ranges: false,
+            refs: None,
+            validate: false,
+            save_outputs: None,
+        }
+    }
+}
+
 /// Where PyTorch's values come from.
 #[derive(Debug, Clone)]
 pub struct Refs {

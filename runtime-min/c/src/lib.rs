@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "pointers of C callers are read and written here; each block says why it is sound")]
 
 mod call;
+mod codes;
 mod handles;
 pub mod status;
 

@@ -5,21 +5,8 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::codes::CODES;
 use jvc_runtime::Error;
-
-/// Name and value of every code, as headers have them: they never change their meaning.
-pub const CODES: [(&str, i32, &str); 10] = [
-    ("OK", 0, "fine"),
-    ("ERROR_ARGUMENT", 1, "an argument does not fit; nothing has happened"),
-    ("ERROR_DEVICE", 2, "no Vulkan loader, no such device, or it lacks what the program needs"),
-    ("ERROR_WEIGHTS", 3, "the weight file is missing, damaged, or not this program's"),
-    ("ERROR_MEMORY", 4, "no device memory left"),
-    ("ERROR_BUSY", 5, "every slot of the session is in flight"),
-    ("ERROR_SIZES", 6, "the data give a size that memory was not planned for; the run has no outputs"),
-    ("ERROR_LOST", 7, "the device is gone; load again"),
-    ("ERROR_VULKAN", 8, "any other failure of Vulkan"),
-    ("ERROR_PANIC", 9, "a bug of the library"),
-];
 
 /// The code of success.
 pub const OK: i32 = 0;
@@ -49,16 +36,19 @@ pub(crate) fn guard(work: impl FnOnce() -> Result<(), Error>) -> i32 {
 }
 
 fn code(error: &Error) -> i32 {
-    match error {
-        Error::Argument { .. } => 1,
-        Error::Loader { .. } | Error::NoDevice { .. } | Error::Requirement { .. } | Error::Missing { .. } => 2,
-        Error::Weights { .. } => 3,
-        Error::OutOfMemory { .. } => 4,
-        Error::SlotsBusy { .. } => 5,
-        Error::Found { .. } => 6,
-        Error::DeviceLost { .. } => 7,
-        _ => 8,
-    }
+    let name = match error {
+        Error::Argument { .. } => "ERROR_ARGUMENT",
+        Error::Loader { .. } | Error::NoDevice { .. } | Error::Requirement { .. } | Error::Missing { .. } => {
+            "ERROR_DEVICE"
+        }
+        Error::Weights { .. } => "ERROR_WEIGHTS",
+        Error::OutOfMemory { .. } => "ERROR_MEMORY",
+        Error::SlotsBusy { .. } => "ERROR_BUSY",
+        Error::Found { .. } => "ERROR_SIZES",
+        Error::DeviceLost { .. } => "ERROR_LOST",
+        _ => "ERROR_VULKAN",
+    };
+    CODES.iter().find(|row| row.0 == name).map_or(PANIC, |row| row.1)
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {
