@@ -43,7 +43,7 @@ use crate::ir::print::op_word;
 use crate::ir::{Builder, DType, Graph, Node, NodeId, Op, TensorType, UserOutput, ValueId};
 use crate::options::Mixed;
 use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::{Expr, ExprId, Exprs};
+use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Unary};
 use policy::{Policy, matches_glob, policy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,8 +82,20 @@ enum Class {
     Full,
     /// It becomes a half.
     Half,
-    /// It depends on no input; `stored`: on weights or constants.
-    Constant { stored: bool },
+    /// It depends on no input.
+    Constant(Made),
+}
+
+/// What a value that depends on no input is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Made {
+    /// Nothing that could lose by rounding.
+    Fill,
+    /// Weights or constants, or functions of them.
+    Stored,
+    /// Places of elements (`arange`, a grid of pixels), sums and multiples of them: halves have no place between two pixels beyond
+    /// the thousandth.
+    Places,
 }
 
 struct Choice<'a> {
@@ -112,7 +124,7 @@ impl<'a> Choice<'a> {
         for node in &graph.nodes {
             let Some(&first) = node.outputs.iter().find(|&&v| graph.ty(v).dtype == DType::F32) else { continue };
             let class = match &node.op {
-                Op::Weight(_) | Op::Const(_) => Class::Constant { stored: true },
+                Op::Weight(_) | Op::Const(_) => Class::Constant(Made::Stored),
                 Op::Input { .. } | Op::State(_) => Class::Full,
                 _ => self.of_node(node, first),
             };
@@ -125,10 +137,8 @@ impl<'a> Choice<'a> {
 
     fn of_node(&mut self, node: &Node, out: ValueId) -> Class {
         let graph = self.graph;
-        let constant = |c: &Class| matches!(c, Class::Constant { .. });
-        let classes: Vec<Class> = node.inputs.iter().map(|&v| self.class(v)).collect();
-        if classes.iter().all(constant) {
-            return Class::Constant { stored: classes.contains(&Class::Constant { stored: true }) };
+        if let Some(class) = self.constant(node) {
+            return class;
         }
         let policy = match self.asked(node) {
             Some(pattern) if !is_movement(&node.op) => Policy::Full(Why::Asked(pattern.clone())),
@@ -155,6 +165,21 @@ impl<'a> Choice<'a> {
         Class::Full
     }
 
+    /// The class of a node that depends on no input.
+    fn constant(&self, node: &Node) -> Option<Class> {
+        let origin = |&v: &ValueId| match self.class(v) {
+            Class::Constant(origin) => Some(origin),
+            Class::Full | Class::Half | Class::Other => None,
+        };
+        let origins: Vec<Made> = node.inputs.iter().map(origin).collect::<Option<_>>()?;
+        let most = origins.iter().copied().max().unwrap_or(Made::Fill);
+        Some(Class::Constant(match &node.op {
+            Op::Map(body) | Op::Compute(body) if is_linear_in_places(body, &origins) => Made::Places,
+            op if is_movement(op) => most,
+            _ => most.min(Made::Stored),
+        }))
+    }
+
     fn asked(&self, node: &Node) -> Option<&'a String> {
         let module = &self.graph.origins[node.origin as usize].module;
         self.mixed.keep_f32.iter().find(|pattern| matches_glob(pattern, module))
@@ -173,9 +198,10 @@ impl<'a> Choice<'a> {
         let size = |v: ValueId| self.graph.ty(v).n_elems().range(&self.graph.ranges).max;
         let floats = node.inputs.iter().copied().filter(|&v| self.graph.ty(v).dtype.is_float());
         let neutral = |v: ValueId| match self.class(v) {
-            Class::Half | Class::Constant { stored: false } => true,
+            Class::Half | Class::Constant(Made::Fill) => true,
+            Class::Constant(Made::Places) => size(v) == 1,
             // One number for many elements (a bias, a scale) decides nothing; a table as large as the result does, and a part of one.
-            Class::Constant { stored: true } => match node.op {
+            Class::Constant(Made::Stored) => match node.op {
                 Op::Map(_) => size(v) < size(out),
                 Op::Concat { .. } => false,
                 _ => true,
@@ -201,7 +227,7 @@ impl<'a> Choice<'a> {
             for &v in &node.outputs {
                 let i = v.0 as usize;
                 let all = uses[i] > 0 && as_half[i] == uses[i];
-                let mut narrows = matches!(self.classes[i], Class::Full | Class::Constant { .. }) && all;
+                let mut narrows = matches!(self.classes[i], Class::Full | Class::Constant(_)) && all;
                 narrows &= match node.op {
                     Op::Map(_) | Op::Compute(_) | Op::Weight(_) | Op::Const(_) => true,
                     Op::Pad { .. } => policy(graph, node) == Policy::Follow,
@@ -217,6 +243,22 @@ impl<'a> Choice<'a> {
             }
         }
     }
+}
+
+/// Whether a body counts, shifts and scales coordinates, its own or those that its operands are.
+fn is_linear_in_places(body: &Body, operands: &[Made]) -> bool {
+    let mut open = vec![body.root];
+    while let Some(id) = open.pop() {
+        match body.exprs.get(id) {
+            Expr::Axis(_) => return true,
+            Expr::Arg(i, _) if operands.get(usize::from(*i)) == Some(&Made::Places) => return true,
+            Expr::Load { operand, .. } if operands.get(usize::from(*operand)) == Some(&Made::Places) => return true,
+            Expr::Cast(_, a) | Expr::Unary(Unary::Neg, a) => open.push(*a),
+            Expr::Binary(Binary::Add | Binary::Sub | Binary::Mul | Binary::Div, a, b) => open.extend([*a, *b]),
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Operations that take operands of any floating type.
