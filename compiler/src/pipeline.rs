@@ -122,7 +122,8 @@ pub fn plan_graphs(
     let mut kernels = KernelTable::default();
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
     let mut all_orders = vec![];
-    let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
+    let decisions = tile::strangers(device);
+    let mut plan = Plan { name: "model".into(), device: device.name.clone(), decisions, ..Plan::default() };
     for (graph, store) in graphs.iter().zip(stores) {
         let Scheduled { drafts, symtab, decisions, orders } = schedule(graph, device)?;
         check_slow(graph, &drafts, options)?;
@@ -178,7 +179,7 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<Scheduled, Vec<
         d.slow.iter().map(move |reason| format!("{name}: slow: {reason}"))
     }));
     decisions.extend(fusion.decisions(graph));
-    let choices = drafts.iter().filter_map(|d| Some((d, tile::decision(device, &d.spec)?)));
+    let choices = drafts.iter().filter_map(|d| Some((d, tile::decision(device, &d.spec, d.tile.as_ref())?)));
     decisions.extend(choices.map(|(d, choice)| format!("{}: {choice}", graph.value(d.result).name)));
     let arena = |u: Use| match u.place {
         Place::Value(v) if !is_leaf(&graph.def(v).op) => place_bytes(graph, device, u),

@@ -4,9 +4,11 @@
 
 mod fragments;
 mod probe;
+mod tiles;
 
 pub use fragments::{of_open_gpu, with_fragments};
 pub use probe::{of_gpu, print_profile};
+pub use tiles::{Attention, MeasuredTile, Product, Work};
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -75,11 +77,15 @@ pub fn find(name: &str) -> Result<DeviceProfile, DeviceError> {
 /// A profile from a file, as `jvc probe` writes it.
 ///
 /// # Errors
-/// The file cannot be read or is no profile.
+/// The file cannot be read, is no profile, or its table of tiles contradicts itself.
 pub fn load(path: &Path) -> Result<DeviceProfile, DeviceError> {
     let fail = |why: String| DeviceError::File { path: path.display().to_string(), why };
     let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
-    toml::from_str(&text).map_err(|e| fail(e.to_string()))
+    let profile: DeviceProfile = toml::from_str(&text).map_err(|e| fail(e.to_string()))?;
+    match tiles::contradiction(&profile.tiles) {
+        Some(why) => Err(fail(why)),
+        None => Ok(profile),
+    }
 }
 
 /// One device: limits, features and the rates that tile choice needs.
@@ -105,6 +111,9 @@ pub struct DeviceProfile {
     /// Cooperative-matrix shapes, subgroup scope.
     #[serde(default)]
     pub cooperative: Vec<CoopShape>,
+    /// What measured fastest, sorted by what it is for: there the cost model does not choose. `jvc tune` writes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiles: Vec<MeasuredTile>,
 }
 
 /// Vulkan limits.

@@ -33,6 +33,7 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
         },
         rates: rates(info),
         cooperative: cooperative(info),
+        tiles: vec![],
     }
 }
 

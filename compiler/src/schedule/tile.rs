@@ -1,10 +1,12 @@
 //! Tile choice: pure functions from (problem, device) to parameters. No device names, only fields of the profile.
 
 mod attention;
+mod candidates;
 mod halves;
+mod table;
 
-pub use attention::{Heads, Thin, attention, attention_parts, attention_parts_wg};
-use halves::cooperative;
+pub use attention::{Heads, Thin, attention_parts, attention_parts_wg};
+pub use candidates::{Candidate, candidates};
 pub(super) use halves::half_us;
 pub use halves::{gains_by_packing, packs};
 
@@ -12,12 +14,13 @@ use super::tiled;
 mod predicted;
 
 pub use predicted::predicted;
+pub use table::{Choice, Chosen, Listed, listed, strangers};
 
 use crate::device::DeviceProfile;
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
-use jvc_kernels::spec::{Extent, KernelSpec, MapSpec, MatmulSpec, Staging, Turned};
+use jvc_kernels::spec::{AttentionStaging, Extent, KernelSpec, MapSpec, MatmulSpec, Staging, Turned};
 use jvc_kernels::templates::{map, scan, sort};
 
 /// Invocations of a workgroup in the portable path.
@@ -181,53 +184,32 @@ fn threads_within_loops(device: &DeviceProfile, row_len: f64) -> u32 {
     threads
 }
 
-/// Inner-loop shape of a matrix product, workgroup size, and reasons for anything slow.
-///
-/// CPU drivers compute cooperative matrices like any other arithmetic, and shared memory costs them more than it saves: they get
-/// registers, whatever fragments they offer.
+/// Inner-loop shape of a matrix product, workgroup size, and reasons for anything slow: what was measured fastest on the device, if its
+/// profile says so, else what the cost model predicts.
 pub fn matmul(device: &DeviceProfile, p: &Problem) -> (Staging, u32, Vec<&'static str>) {
-    let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
-    let mut slow = vec![];
-    if let Some(elem) = p.half.filter(|_| !device.rates.cpu && p.acc == Ty::F32 && p.m > 8.0) {
-        match cooperative(device, p, elem) {
-            Ok(c) => return (Staging::Coop(c), c.warps.0 * c.warps.1 * c.subgroup, vec![]),
-            Err(reason) => slow.push(reason),
-        }
-    }
-    if device.rates.cpu || p.acc != Ty::F32 {
-        if !device.rates.cpu {
-            slow.push("matrix product outside f32 has no tiled kernel");
-        }
-        let (rows, cols) = register_tile(p);
-        return (Staging::Registers { rows, cols }, row_sharing_wg(device, p, rows, cols), slow);
-    }
-    if p.m <= 8.0 && p.k >= 64.0 {
-        return (gemv(device, p, most), most, slow);
-    }
-    if p.m >= 1024.0 && p.n <= 8.0 {
-        return (Staging::Registers { rows: 4, cols: 4 }, 128, slow);
-    }
-    let (staging, wg) = tiled::choose(device, p);
-    (staging, wg, slow)
+    let choice = product(device, p, |_| true);
+    (choice.staging, choice.wg, choice.slow)
 }
 
-/// Lanes and columns of a thin product: as many columns side by side as leave the device enough subgroups, and more lanes where even single
-/// columns do not.
-fn gemv(device: &DeviceProfile, p: &Problem, wg: u32) -> Staging {
-    let enough = f64::from(device.rates.n_units) * 16.0;
-    let sets = |cols: u32, lanes: u32| p.batch * p.n / f64::from(cols) * f64::from(lanes) / 32.0;
-    let rows = p.m as u32;
-    let mut lanes = 32.min(wg);
-    while lanes < wg && sets(1, lanes) < enough && p.k / f64::from(lanes * 8) >= 4.0 {
-        lanes *= 2;
-    }
-    let bytes = |cols: u32| wg / lanes * rows * cols * (lanes + 1) * 4;
-    let fits = |cols: u32| rows * cols <= lanes && bytes(cols) <= device.limits.shared_bytes_per_workgroup;
-    let mut cols = 1;
-    while cols < 4 && fits(2 * cols) && sets(2 * cols, lanes) >= enough {
-        cols *= 2;
-    }
-    Staging::Gemv { threads_per_dot: lanes, cols }
+/// As [`matmul`], of the inner loops that are allowed; what is not measured, and the cost model likes best, has to be.
+pub fn product(device: &DeviceProfile, p: &Problem, allowed: impl Fn(&Staging) -> bool) -> Choice<Staging> {
+    table::choose(device, p.into(), candidates(device, p), allowed)
+}
+
+/// The inner loop of a matrix product that the cost model likes best.
+pub fn favourite(device: &DeviceProfile, p: &Problem) -> Staging {
+    candidates::favourite(&candidates(device, p).0).staging
+}
+
+/// How an attention kernel shares out queries and keys, its workgroup size, and reasons for anything slow, chosen as by [`matmul`].
+pub fn attention(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32, Vec<&'static str>) {
+    let choice = heads(device, p);
+    (choice.staging, choice.wg, choice.slow)
+}
+
+/// As [`attention`].
+pub fn heads(device: &DeviceProfile, p: &Heads) -> Choice<AttentionStaging> {
+    table::choose(device, p.into(), attention::attentions(device, p), |_| true)
 }
 
 /// The half type that both operands of a product are exact in. A value computed in f32 has none: it is never rounded to reach a faster kernel.
@@ -236,7 +218,10 @@ pub fn half_of(exprs: &Exprs, lhs: ExprId, rhs: ExprId) -> Option<DType> {
 }
 
 /// What the choice for an attention or a product was, for the decisions of a plan.
-pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
+pub fn decision(device: &DeviceProfile, spec: &KernelSpec, chosen: Option<&Chosen>) -> Option<String> {
+    if let Some(chosen) = chosen.filter(|chosen| chosen.measured) {
+        return Some(format!("{}: it measured fastest on the device", chosen.tile));
+    }
     if let KernelSpec::Attention(s) = spec {
         return attention::decision(s);
     }
@@ -264,22 +249,6 @@ pub fn decision(device: &DeviceProfile, spec: &KernelSpec) -> Option<String> {
     }
 }
 
-/// Outputs of an invocation: 8 × 4 where a problem is large enough to feed every core with them, else along m only.
-fn register_tile(p: &Problem) -> (u32, u32) {
-    let rows = [8u32, 4, 2].into_iter().find(|&r| f64::from(r) <= p.m).unwrap_or(1);
-    let large = p.batch * p.m * p.n * p.k >= 1e6;
-    let cols = [4u32, 2].into_iter().find(|&c| large && p.n >= f64::from(16 * c)).unwrap_or(1);
-    (rows, cols)
-}
-
-/// The largest workgroup that leaves few of its invocations without a column, so that all of it can share its rows.
-fn row_sharing_wg(device: &DeviceProfile, p: &Problem, rows: u32, cols: u32) -> u32 {
-    let tiles = (p.n / f64::from(cols)).ceil().max(1.0);
-    let most = wg(device, p.batch * p.m * p.n / f64::from(rows * cols));
-    let shares = |wg: &u32| (tiles / f64::from(*wg)).ceil() * f64::from(*wg) <= 1.25 * tiles;
-    [64u32, 32, 16, 8].into_iter().filter(|&wg| wg <= most).find(shares).unwrap_or(most)
-}
-
 /// Workgroup size of a recurrent kernel.
 pub fn recurrent(device: &DeviceProfile, hidden: u32) -> u32 {
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
@@ -298,9 +267,26 @@ pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::device::find;
+
+    /// Products of every kind: large and small, thin, of halves and not.
+    pub(in crate::schedule) fn products_of_models() -> Vec<Problem> {
+        let shapes =
+            [(4096.0, 576.0, 2304.0), (1.0, 1280.0, 5120.0), (6.0, 40.0, 64.0), (20.0, 20.0, 20.0), (3.0, 2.0, 5.0)];
+        let kinds = [(None, Ty::F32), (Some(DType::F16), Ty::F32), (None, Ty::I32)];
+        let of = |(m, n, k), (half, acc)| Problem { half, acc, fills: true, packed: true, ..self::half(m, n, k) };
+        shapes.into_iter().flat_map(|shape| kinds.map(|kind| of(shape, kind))).collect()
+    }
+
+    /// Attentions on matrix units, in register tiles, streamed.
+    pub(in crate::schedule) fn attentions_of_models() -> Vec<Heads> {
+        let of =
+            |queries, half, masked| Heads { batch: 20.0, queries, keys: 1500.0, qk_dim: 64, v_dim: 72, half, masked };
+        let f16 = Some(DType::F16);
+        vec![of(1500.0, f16, false), of(1500.0, f16, true), of(1500.0, None, false), of(7.0, None, true)]
+    }
 
     fn half(m: f64, n: f64, k: f64) -> Problem {
         Problem {
@@ -331,7 +317,7 @@ mod tests {
     #[test]
     fn thin_products_fill_an_h200() {
         let device = find("h200").expect("a bundled profile");
-        let pick = |m: f64, n: f64, k: f64| match gemv(&device, &half(m, n, k), 256) {
+        let pick = |m: f64, n: f64, k: f64| match matmul(&device, &half(m, n, k)).0 {
             Staging::Gemv { threads_per_dot, cols } => (threads_per_dot, cols),
             other => panic!("no thin product: {other:?}"),
         };

@@ -4,7 +4,7 @@
 //! not reach its rate, and what a workgroup does beside multiplying takes as long as [`EDGE`] more steps of k.
 //! Coefficients were fitted on an H200 (`docs/benchmarks/2026-11-29-h200-f32.md`); other devices enter by the fields of their profile.
 
-use super::tile::{self, Problem};
+use super::tile::{self, Candidate, Problem};
 use crate::device::DeviceProfile;
 use jvc_kernels::spec::Staging;
 
@@ -97,16 +97,21 @@ impl Tile {
     }
 }
 
-fn best(device: &DeviceProfile, p: &Problem) -> (&'static Tile, f64) {
+/// Inner-loop shapes of an f32 product that the device has room for, with predicted times; the smallest if it has room for none.
+pub(super) fn candidates(device: &DeviceProfile, p: &Problem) -> Vec<Candidate<Staging>> {
+    let candidate = |t: &Tile, cost: Option<f64>| {
+        let Tile { bm, bn, bk, rows, cols, buffers, .. } = *t;
+        Candidate { staging: Staging::Shared { bm, bn, bk, rows, cols, buffers }, wg: t.wg(), cost }
+    };
     let most = 256.min(device.limits.max_workgroup_invocations);
-    let costs = TILES.iter().filter(|t| t.fits(device, most)).map(|t| (t, t.cost(device, p)));
-    costs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((&TILES[SMALLEST], f64::INFINITY))
+    let fitting = TILES.iter().filter(|t| t.fits(device, most)).map(|t| candidate(t, Some(t.cost(device, p))));
+    let all: Vec<Candidate<Staging>> = fitting.collect();
+    if all.is_empty() { vec![candidate(&TILES[SMALLEST], None)] } else { all }
 }
 
-/// Inner-loop shape and workgroup size of an f32 product.
-pub(super) fn choose(device: &DeviceProfile, p: &Problem) -> (Staging, u32) {
-    let t = best(device, p).0;
-    (Staging::Shared { bm: t.bm, bn: t.bn, bk: t.bk, rows: t.rows, cols: t.cols, buffers: t.buffers }, t.wg())
+/// The least predicted time.
+fn least(candidates: &[Candidate<Staging>]) -> f64 {
+    candidates.iter().filter_map(|c| c.cost).fold(f64::INFINITY, f64::min)
 }
 
 /// Number of parts that a product is best summed in, a divisor of `divisible`; 1 for a whole one.
@@ -117,7 +122,7 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     let cost = |parts: u32| {
         let parts = f64::from(parts);
         let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, ..*p };
-        let product = tile::half_us(device, &part).unwrap_or_else(|| best(device, &part).1);
+        let product = tile::half_us(device, &part).unwrap_or_else(|| least(&candidates(device, &part)));
         // Parts are written and read once more.
         let bytes = if parts > 1.0 { p.batch * p.m * p.n * 4.0 * (2.0 * parts + 1.0) } else { 0.0 };
         let pass = if parts > 1.0 { SUM_US + bytes / (device.rates.peak_gb_per_s * 1e3) } else { 0.0 };
@@ -152,7 +157,7 @@ mod tests {
             (problem(784.0, 256.0, 2304.0, 256.0), (64, 64, 32)),
             (problem(87616.0, 32.0, 576.0, 64.0), (64, 32, 16)),
         ] {
-            let (Staging::Shared { bm, bn, bk, .. }, _) = choose(&h200, &p) else { panic!("a shared staging") };
+            let Staging::Shared { bm, bn, bk, .. } = tile::favourite(&h200, &p) else { panic!("a shared staging") };
             assert_eq!((bm, bn, bk), tile, "{p:?}");
         }
     }
@@ -163,10 +168,12 @@ mod tests {
             for p in
                 [problem(4096.0, 4096.0, 512.0, 512.0), problem(9.0, 9.0, 9.0, 9.0), problem(1e6, 16.0, 64.0, 64.0)]
             {
-                let (Staging::Shared { bm, bn, bk, buffers, .. }, wg) = choose(&device, &p) else { panic!("shared") };
-                let bytes = bk * (bm + bn + 8) * 4 * buffers;
-                let limits = &device.limits;
-                assert!(wg <= limits.max_workgroup_invocations && bytes <= limits.shared_bytes_per_workgroup);
+                for c in candidates(&device, &p) {
+                    let Staging::Shared { bm, bn, bk, buffers, .. } = c.staging else { panic!("shared") };
+                    let bytes = bk * (bm + bn + 8) * 4 * buffers;
+                    let limits = &device.limits;
+                    assert!(c.wg <= limits.max_workgroup_invocations && bytes <= limits.shared_bytes_per_workgroup);
+                }
             }
         }
     }

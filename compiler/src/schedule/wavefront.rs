@@ -12,7 +12,7 @@
 
 use super::inline::{Place, Use};
 use super::lower::{Draft, Part};
-use super::tile::{self, Problem};
+use super::tile::{self, Choice, Chosen, Problem};
 use crate::device::DeviceProfile;
 use crate::ir::{DType, Graph, Op};
 use jvc_kernels::dtype::Ty;
@@ -149,10 +149,11 @@ fn pieces(draft: &Draft, steps: usize, graph: &Graph, device: &DeviceProfile) ->
     if !moved.keys().all(|&operand| movable(&draft.uses[usize::from(operand)])) {
         return None;
     }
-    let spec = piece(spec, rows, device)?;
+    let (spec, chosen) = piece(spec, rows, device)?;
     let piece = |i: u32| {
         let mut d = draft.clone();
         d.spec = KernelSpec::Matmul(spec.clone());
+        d.tile = Some(chosen.clone());
         d.parts = moved.iter().map(|(&operand, m)| m.part(operand, i, d.uses[usize::from(operand)].access)).collect();
         (d.cost.flops, d.cost.bytes) = (draft.cost.flops / f64::from(count), draft.cost.bytes / f64::from(count));
         d
@@ -239,7 +240,7 @@ fn literal(extent: Extent) -> Option<u32> {
 }
 
 /// The product of so many rows, with the tile for it.
-fn piece(spec: &MatmulSpec, rows: u32, device: &DeviceProfile) -> Option<MatmulSpec> {
+fn piece(spec: &MatmulSpec, rows: u32, device: &DeviceProfile) -> Option<(MatmulSpec, Chosen)> {
     let lengths: Option<Vec<u32>> = spec.k.iter().map(|&k| literal(k)).collect();
     let lengths = lengths?;
     let k: f64 = lengths.iter().map(|&n| f64::from(n)).product();
@@ -247,6 +248,6 @@ fn piece(spec: &MatmulSpec, rows: u32, device: &DeviceProfile) -> Option<MatmulS
     let (m, n) = (f64::from(rows), f64::from(literal(spec.n)?));
     let (half, acc) = (None, spec.acc);
     let problem = Problem { batch: 1.0, m, n, k, line, acc, half, gathers: false, fills: false, packed: false };
-    let (staging, wg, _) = tile::matmul(device, &problem);
-    Some(MatmulSpec { m: Extent::Const(rows), staging, wg, ..spec.clone() })
+    let Choice { staging, wg, chosen, .. } = tile::product(device, &problem, |_| true);
+    Some((MatmulSpec { m: Extent::Const(rows), staging, wg, ..spec.clone() }, chosen))
 }

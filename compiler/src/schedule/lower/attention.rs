@@ -1,7 +1,7 @@
 //! Flash attention: heads join the batch axis; scale, causality and mask are the score expression.
 
 use super::super::inline::Ctx;
-use super::super::tile;
+use super::super::tile::{self, Choice};
 use super::matmul::rounded;
 use super::{Lowered, finish, literal_size, max_elems};
 use crate::ir::graph::Node;
@@ -72,7 +72,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
     let Head { mut spec, at, heads } = head(cx, node, scale, causal, masked)?;
     let result = cx.ix.exprs.arg(0, Ty::F32);
     spec.stores = finish(cx, node.outputs[0], at.to_vec(), result, epilogue);
-    let (staging, wg, slow) = tile::attention(cx.device, &heads);
+    let Choice { staging, wg, slow, chosen } = tile::heads(cx.device, &heads);
     (spec.staging, spec.wg, spec.zero_masked_rows) = (staging, wg, zero_masked_rows);
     spec.exprs = std::mem::take(&mut cx.ix.exprs);
     if let AttentionStaging::Coop(c) = staging {
@@ -82,7 +82,7 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, epilogue: &[NodeId]) -> Resul
         spec.value = round(&mut spec.exprs, spec.value);
     }
     spec.interface = cx.interface();
-    Ok(Lowered { spec: KernelSpec::Attention(spec), flops: flops(&heads), slow })
+    Ok(Lowered { spec: KernelSpec::Attention(spec), flops: flops(&heads), slow, tile: Some(chosen) })
 }
 
 /// The parts of keys: axis 2 of stores is the part.

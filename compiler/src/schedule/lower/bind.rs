@@ -21,7 +21,7 @@ pub(super) fn lower(graph: &Graph, device: &DeviceProfile, binding: u32) -> Draf
     let spec = spec(device, Exprs::new(), vec![]);
     let cost = Cost { flops: 0.0, bytes: 4.0 };
     let (uses, nodes, slow, parts) = (vec![read, write], vec![], vec![], vec![]);
-    Draft { spec, uses, result: count, nodes, cost, slow, binding: Some(binding), parts, layer: None }
+    Draft { spec, uses, result: count, nodes, cost, slow, binding: Some(binding), parts, layer: None, tile: None }
 }
 
 fn spec(device: &DeviceProfile, exprs: Exprs, stores: Vec<Store>) -> KernelSpec {

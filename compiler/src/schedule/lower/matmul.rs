@@ -2,7 +2,7 @@
 
 use super::super::inline::Ctx;
 use super::super::layout::{self, Order};
-use super::super::tile::{self, Problem};
+use super::super::tile::{self, Choice, Problem};
 use super::{Lowered, finish, max_elems};
 use crate::ir::graph::Node;
 use crate::ir::{Dim, NodeId, ValueId};
@@ -71,21 +71,25 @@ impl Product<'_> {
         let gathers = !self.packed && half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
         // Windows of convolutions; of other products, only those with packed weights gain.
         let fills = self.k.len() > 1 && half.is_some_and(|elem| coop_fills(&spec, elem));
-        let problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers, fills, packed: self.packed };
-        let mut choice = tile::matmul(cx.device, &problem);
-        if matches!(choice.0, Staging::Coop(c) if c.fill.is_some_and(|f| f.packed > 0) && !coop_is_packed(&spec, &c)) {
-            choice = tile::matmul(cx.device, &Problem { packed: false, gathers: true, ..problem });
-            choice
-                .2
-                .push("packed weights are read element by element: the left side does not allow the kernel for them");
+        let mut problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers, fills, packed: self.packed };
+        let allowed = |staging: &Staging| match staging {
+            Staging::Coop(c) if c.fill.is_some_and(|f| f.packed > 0) => coop_is_packed(&spec, c),
+            Staging::Coop(_) | Staging::Registers { .. } | Staging::Shared { .. } | Staging::Gemv { .. } => true,
+        };
+        let by_element = !allowed(&tile::favourite(cx.device, &problem));
+        if by_element {
+            problem = Problem { packed: false, gathers: true, ..problem };
         }
-        let (staging, wg, slow) = choice;
+        let Choice { staging, wg, mut slow, chosen } = tile::product(cx.device, &problem, allowed);
+        if by_element {
+            slow.push("packed weights are read element by element: the left side does not allow the kernel for them");
+        }
         (spec.staging, spec.wg) = (staging, wg);
         if let Staging::Coop(c) = staging {
             spec.lhs = rounded(&mut spec.exprs, c.elem, spec.lhs);
             spec.rhs = rounded(&mut spec.exprs, c.elem, spec.rhs);
         }
-        Lowered { spec: KernelSpec::Matmul(spec), flops: 2.0 * b * m * n * k, slow }
+        Lowered { spec: KernelSpec::Matmul(spec), flops: 2.0 * b * m * n * k, slow, tile: Some(chosen) }
     }
 }
 

@@ -17,6 +17,7 @@ mod stepwise;
 use super::fuse::{Fusion, Group, GroupKind};
 use super::inline::{Ctx, Use};
 use super::symtab::SymTable;
+use super::tile::Chosen;
 use crate::device::DeviceProfile;
 use crate::ir::{Graph, NodeId, Op, ValueId};
 use crate::report::{Code, Diagnostic};
@@ -46,6 +47,8 @@ pub struct Draft {
     pub parts: Vec<Part>,
     /// The recurrent layer that it is a time step of.
     pub layer: Option<NodeId>,
+    /// How its tile was chosen, where there was a choice that can be measured.
+    pub tile: Option<Chosen>,
 }
 
 /// How a draft uses an operand of which its spec does not say where it starts. In bytes from the start of the place.
@@ -66,11 +69,12 @@ pub(super) struct Lowered {
     pub(super) spec: KernelSpec,
     pub(super) flops: f64,
     pub(super) slow: Vec<&'static str>,
+    pub(super) tile: Option<Chosen>,
 }
 
 impl Lowered {
     fn new(spec: KernelSpec, flops: f64) -> Lowered {
-        Lowered { spec, flops, slow: vec![] }
+        Lowered { spec, flops, slow: vec![], tile: None }
     }
 }
 
@@ -155,9 +159,9 @@ fn one(
     let bytes = cx.uses.iter().map(|u| super::place_bytes(input.graph, input.device, *u) as f64).sum();
     let cost = Cost { flops: lowered.flops, bytes };
     let uses = cx.uses;
-    let (spec, slow) = (lowered.spec.compacted(), lowered.slow);
+    let (spec, slow, tile) = (lowered.spec.compacted(), lowered.slow, lowered.tile);
     let (binding, parts, layer) = (None, vec![], None);
-    Ok(vec![Draft { spec, uses, result: group.result, nodes, cost, slow, binding, parts, layer }])
+    Ok(vec![Draft { spec, uses, result: group.result, nodes, cost, slow, binding, parts, layer, tile }])
 }
 
 fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Lowered, Diagnostic> {

@@ -1,5 +1,6 @@
 //! Tile choice of attention kernels.
 
+use super::candidates::Candidate;
 use super::{PORTABLE_WG, wg};
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
@@ -30,21 +31,25 @@ pub struct Heads {
 const COOP_LEAST: f64 = 16.0;
 const TILED_LEAST: (f64, f64) = (64.0, 32.0);
 
-/// How an attention kernel shares out queries and keys, its workgroup size, and reasons for anything slow.
-pub fn attention(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32, Vec<&'static str>) {
+/// Every way to compute an attention on a device, what measured fastest on an H200 first, and why none of them is fast. There is at least one.
+pub(super) fn attentions(device: &DeviceProfile, p: &Heads) -> (Vec<Candidate<AttentionStaging>>, Vec<&'static str>) {
+    let candidate = |(staging, wg)| Candidate { staging, wg, cost: None };
     if device.rates.cpu {
         let staging = AttentionStaging::Stream { block_keys: 0, lanes: 1 };
-        return (staging, wg(device, p.queries).min(32), vec![]);
+        return (vec![candidate((staging, wg(device, p.queries).min(32)))], vec![]);
     }
     let mut slow = vec![];
     if let Some(elem) = p.half {
         match coop(device, p, elem) {
-            Ok(c) => return (AttentionStaging::Coop(c), c.warps * c.subgroup, vec![]),
+            Ok(all) => {
+                let of = |c: CoopAttention| candidate((AttentionStaging::Coop(c), c.warps * c.subgroup));
+                return (all.into_iter().map(of).collect(), vec![]);
+            }
             Err(reason) => slow.push(reason),
         }
     }
-    let (staging, wg) = tiled(device, p).unwrap_or_else(|| streamed(device, p));
-    (staging, wg, slow)
+    let all = tiled(device, p).into_iter().chain([streamed(device, p)]);
+    (all.map(candidate).collect(), slow)
 }
 
 /// Fragments of queries a subgroup, subgroups, and keys of a block. Measured on an H200: two fragments a subgroup share what is read of keys
@@ -55,8 +60,8 @@ const COOP_MANY: (u32, u32, u32) = (2, 4, 32);
 const COOP_MANY_CHANNELS: u32 = 80;
 const COOP_FEW: [(u32, u32, u32); 5] = [(1, 4, 64), (1, 4, 32), (1, 4, 16), (1, 2, 32), (1, 2, 16)];
 
-/// A cooperative tile, or why there is none.
-fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<CoopAttention, &'static str> {
+/// The cooperative tiles, those first that this attention is better off with, or why there are none.
+fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<Vec<CoopAttention>, &'static str> {
     if p.queries < COOP_LEAST || p.keys < COOP_LEAST {
         return Err("half-precision attention too small for cooperative matrices");
     }
@@ -78,10 +83,15 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<CoopAttention,
     let groups = p.batch * (p.queries / f64::from(rows * warps * frag.0)).ceil();
     let room = p.qk_dim.max(p.v_dim) <= COOP_MANY_CHANNELS && !p.masked;
     let many = room && p.keys >= 256.0 && groups >= 1.5 * f64::from(device.rates.n_units);
-    let few = COOP_FEW.into_iter().skip(usize::from(p.masked));
-    let candidates = std::iter::once(COOP_MANY).filter(|_| many).chain(few);
-    let best = candidates.map(tile).find(|c| coop_fits(c, (p.qk_dim, p.v_dim), &limits));
-    best.ok_or("half-precision attention without cooperative matrices: no tile fits the device")
+    let (wide, few) = COOP_FEW.split_at(usize::from(p.masked));
+    let first = [COOP_MANY].into_iter().filter(|_| many).chain(few.iter().copied());
+    let others = [COOP_MANY].into_iter().filter(|_| !many).chain(wide.iter().copied());
+    let all: Vec<CoopAttention> =
+        first.chain(others).map(tile).filter(|c| coop_fits(c, (p.qk_dim, p.v_dim), &limits)).collect();
+    if all.is_empty() {
+        return Err("half-precision attention without cooperative matrices: no tile fits the device");
+    }
+    Ok(all)
 }
 
 /// Register tiles and workgroup: the first measured fastest on an H200, whatever the number of queries; the other for heads of so many channels
@@ -91,13 +101,13 @@ const TILED: [(TiledAttention, u32); 2] = [
     (TiledAttention { rows: 4, cols: 2, across: 8, unroll: 4 }, 64),
 ];
 
-fn tiled(device: &DeviceProfile, p: &Heads) -> Option<(AttentionStaging, u32)> {
+fn tiled(device: &DeviceProfile, p: &Heads) -> Vec<(AttentionStaging, u32)> {
     if p.queries < TILED_LEAST.0 || p.keys < TILED_LEAST.1 {
-        return None;
+        return vec![];
     }
     let limits = limits(device);
-    let best = TILED.iter().find(|(t, wg)| tiled_fits(t, *wg, (p.qk_dim, p.v_dim), &limits));
-    best.map(|&(t, wg)| (AttentionStaging::Tiled(t), wg))
+    let fitting = TILED.iter().filter(|(t, wg)| tiled_fits(t, *wg, (p.qk_dim, p.v_dim), &limits));
+    fitting.map(|&(t, wg)| (AttentionStaging::Tiled(t), wg)).collect()
 }
 
 /// A query or several in the registers of an invocation.
@@ -208,7 +218,7 @@ mod tests {
     }
 
     fn choice(device: &str, p: &Heads) -> String {
-        let (staging, wg, slow) = attention(&find(device).expect("a bundled profile"), p);
+        let (staging, wg, slow) = crate::schedule::tile::attention(&find(device).expect("a bundled profile"), p);
         let staging = match staging {
             AttentionStaging::Stream { block_keys, lanes } => format!("stream {block_keys} {lanes}"),
             AttentionStaging::Coop(c) => format!("coop {} {} {}", c.rows, c.warps, c.block_keys),

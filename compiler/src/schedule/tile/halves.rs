@@ -86,8 +86,13 @@ const COOP_CROWD: f64 = 0.18;
 /// Smallest sides that fill fragments well enough.
 const COOP_LEAST: f64 = 16.0;
 
-/// The cheapest cooperative tile, or why there is none.
-pub(super) fn cooperative(device: &DeviceProfile, p: &Problem, elem: DType) -> Result<Coop, &'static str> {
+/// Every cooperative tile that the device can run the product with, and its predicted time in no unit where there is one, or why
+/// there is none. Staged tiles come first: of equals the first is taken.
+pub(super) fn cooperative(
+    device: &DeviceProfile,
+    p: &Problem,
+    elem: DType,
+) -> Result<Vec<(Coop, Option<f64>)>, &'static str> {
     if p.m < COOP_LEAST || p.n < COOP_LEAST || p.k < COOP_LEAST {
         return Err("half-precision product too small for cooperative matrices");
     }
@@ -96,22 +101,33 @@ pub(super) fn cooperative(device: &DeviceProfile, p: &Problem, elem: DType) -> R
             "half-precision product without cooperative matrices: the device has no fixed subgroup size, or no memory model",
         );
     }
-    let limits = limits(device);
     let Some(frag) = fragment(device, elem) else {
         return Err("half-precision product without cooperative matrices: the device has none of its type");
     };
+    let limits = limits(device);
     let tile = |t: &CoopTile| {
         let ((bm, bn, bk), subgroup) = (t.size, device.limits.subgroup_size);
         let CoopTile { warps, buffers, .. } = *t;
         Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true, fill: None }
     };
-    if let Some(filled) = filled(device, p, (frag, elem)) {
-        return Ok(filled);
+    let staged = COOP_TILES.iter().map(|t| (tile(t), Some(coop_cost(device, p, t))));
+    let mut all: Vec<(Coop, Option<f64>)> = staged.filter(|(c, _)| coop_fits(c, &limits)).collect();
+    if all.is_empty() {
+        all.extend(Some((tile(&COOP_SMALL), None)).filter(|(c, _)| coop_fits(c, &limits)));
     }
-    let fitting = COOP_TILES.iter().filter(|t| coop_fits(&tile(t), &limits));
-    let best = fitting.min_by(|a, b| coop_cost(device, p, a).total_cmp(&coop_cost(device, p, b)));
-    let best = best.or_else(|| Some(&COOP_SMALL).filter(|t| coop_fits(&tile(t), &limits)));
-    best.map(tile).ok_or("half-precision product without cooperative matrices: no tile fits the device")
+    all.extend(filled(device, p, (frag, elem)));
+    if all.is_empty() {
+        Err("half-precision product without cooperative matrices: no tile fits the device")
+    } else {
+        Ok(all)
+    }
+}
+
+/// The cheapest cooperative tile.
+fn cheapest(device: &DeviceProfile, p: &Problem, elem: DType) -> Option<Coop> {
+    let all = cooperative(device, p, elem).ok()?;
+    let cost = |c: &(Coop, Option<f64>)| c.1.unwrap_or(f64::INFINITY);
+    all.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|(c, _)| c)
 }
 
 /// How the device spreads left and right fragments, where its profile says so.
@@ -133,7 +149,7 @@ pub fn packs(device: &DeviceProfile, elem: DType) -> Option<(Fragments, u32)> {
 
 /// Predicted time of a product of halves on matrix units, 10⁻⁶ s; none where it does not reach them.
 pub(in crate::schedule) fn half_us(device: &DeviceProfile, p: &Problem) -> Option<f64> {
-    let c = cooperative(device, p, p.half.filter(|_| !device.rates.cpu && p.m > 8.0)?).ok()?;
+    let c = cheapest(device, p, p.half.filter(|_| !device.rates.cpu && p.m > 8.0)?)?;
     let of = |t: &CoopTile| t.size == (c.bm, c.bn, c.bk) && t.warps == c.warps;
     let cost = coop_cost(device, p, COOP_TILES.iter().find(|t| of(t))?);
     Some(cost * HALF_US * f64::from(device.rates.n_units) / device.rates.f16_matrix_tflop_per_s)
@@ -143,12 +159,12 @@ pub(in crate::schedule) fn half_us(device: &DeviceProfile, p: &Problem) -> Optio
 pub fn gains_by_packing(device: &DeviceProfile, p: &Problem) -> bool {
     let Some(elem) = p.half else { return false };
     let packed = Problem { packed: true, ..*p };
-    matches!(cooperative(device, &packed, elem), Ok(c) if c.fill.is_some_and(|f| f.packed > 0))
+    cheapest(device, &packed, elem).and_then(|c| c.fill).is_some_and(|f| f.packed > 0)
 }
 
-/// The cheapest tile of those whose fragments are filled by component, if it beats all others.
-fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), DType)) -> Option<Coop> {
-    let (left, right) = spreads(device, frag, elem)?;
+/// Tiles whose fragments are filled by component, with their predicted times.
+fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), DType)) -> Vec<(Coop, Option<f64>)> {
+    let Some((left, right)) = spreads(device, frag, elem) else { return vec![] };
     let limits = limits(device);
     let subgroup = device.limits.subgroup_size;
     let coop = |t: &FilledTile| {
@@ -158,15 +174,7 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
         Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: staged, fill: Some(fill) }
     };
     let usable = FILLED_TILES.iter().filter(|t| if t.packed > 0 { p.packed } else { p.fills });
-    let costed = usable.map(|t| (coop(t), filled_cost(device, p, t)));
-    let best = costed.filter(|(c, _)| coop_fits(c, &limits)).min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let staged = |t: &CoopTile| {
-        let ((bm, bn, bk), CoopTile { warps, buffers, .. }) = (t.size, *t);
-        let c = Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true, fill: None };
-        coop_fits(&c, &limits).then(|| coop_cost(device, p, t))
-    };
-    let others = COOP_TILES.iter().filter_map(staged).fold(f64::INFINITY, f64::min);
-    (best.1 < others).then_some(best.0)
+    usable.map(|t| (coop(t), Some(filled_cost(device, p, t)))).filter(|(c, _)| coop_fits(c, &limits)).collect()
 }
 
 /// As [`coop_cost`]. Tiles without shared memory do not wait for each other: a unit takes them as they come, but has to have a few at a time.

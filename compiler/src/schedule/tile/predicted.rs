@@ -1,14 +1,14 @@
 //! What a matrix product takes by the model that tiles are chosen with: for comparing shapes with each other.
 
 use super::halves::{COOP_EDGE, COOP_SMALL, COOP_TILES, coop_cost};
-use super::{Problem, matmul};
+use super::{Problem, favourite};
 use crate::device::DeviceProfile;
 use jvc_kernels::spec::Staging;
 
-/// Predicted time of a product with the tile chosen for it, in no unit: tiles that a unit runs one after another, each the time of its
+/// Predicted time of a product with the tile that the model likes best for it, in no unit: tiles that a unit runs one after another, each the time of its
 /// outputs, its edges and its depth.
 pub fn predicted(device: &DeviceProfile, p: &Problem) -> f64 {
-    match matmul(device, p).0 {
+    match favourite(device, p) {
         Staging::Coop(c) => {
             let tile =
                 COOP_TILES.iter().chain([&COOP_SMALL]).find(|t| t.size == (c.bm, c.bn, c.bk) && t.warps == c.warps);

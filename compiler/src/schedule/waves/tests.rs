@@ -22,6 +22,7 @@ fn draft(values: &[(u32, Access)]) -> Draft {
         binding: None,
         parts: vec![],
         layer: None,
+        tile: None,
     }
 }
 
