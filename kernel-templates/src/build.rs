@@ -47,14 +47,15 @@ pub fn disassemble(words: &[u32]) -> Option<String> {
     crate::asm::disassemble(words)
 }
 
-/// Checks a module with SPIRV-Tools, for Vulkan 1.2.
+/// Checks a module with SPIRV-Tools, for Vulkan 1.2 and 1.3.
 ///
 /// # Errors
-/// The validator's message.
+/// The validator's first message, and for which.
 #[cfg(feature = "validate")]
 pub fn validate(words: &[u32]) -> Result<(), String> {
     use spirv_tools::TargetEnv;
     use spirv_tools::val::{Validator, create};
-    let validator = create(Some(TargetEnv::Vulkan_1_2));
-    validator.validate(words, None).map_err(|e| e.to_string())
+    [TargetEnv::Vulkan_1_2, TargetEnv::Vulkan_1_3]
+        .into_iter()
+        .try_for_each(|env| create(Some(env)).validate(words, None).map_err(|error| format!("{env:?}: {error}")))
 }
