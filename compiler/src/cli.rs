@@ -32,6 +32,8 @@ pub enum Command {
   jvc compile encoder.pt2 decoder.pt2 --name whisper --device auto
   jvc compile llama.pt2 --device rtx4000 --quantize int4
   jvc compile sam2.pt2 --device rtx4000 --precision f16 --keep-f32 'mask_decoder.*'
+  jvc compile sam2.pt2 --device rtx4000 --precision f16 --error-budget 1e-3 --samples in.safetensors --out sam2
+  jvc compile sam2.pt2 --device h200 --precision f16 --islands sam2/islands.toml
   jvc compile encode.model.json.gz --random-weights 1 --device h200 --no-weights")]
     Compile(CompileArgs),
     /// Compile in memory and run on a GPU, no Rust compiler involved
@@ -168,6 +170,9 @@ pub struct CompileOptions {
     /// With --precision: operations of these modules stay in f32 (repeatable; `*` and `?` as in file names)
     #[arg(long, value_name = "GLOB")]
     pub keep_f32: Vec<String>,
+    /// With --precision: these calls stay in f32 too; FILE is the islands.toml that --error-budget wrote
+    #[arg(long, value_name = "FILE.toml")]
+    pub islands: Option<PathBuf>,
     /// Refuse what would run off its fast path
     #[arg(long, value_name = "WHAT")]
     pub deny: Option<Deny>,
@@ -216,6 +221,9 @@ pub struct CompileArgs {
     /// Folder of the crate [default: the crate's name]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    /// A search for what must stay in f32.
+    pub budget: BudgetArgs,
     /// Name of the crate [default: the first program's file name]
     #[arg(long)]
     pub name: Option<String>,
@@ -237,6 +245,26 @@ pub struct CompileArgs {
     /// Output form
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// A search for what must stay in f32, beside the rules of `--precision`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct BudgetArgs {
+    /// With --precision: keep more in f32, as little as possible, until the outputs are off by at most this: the root mean square of the
+    /// difference over that of the output, the worst of all outputs and samples. What stays is written to islands.toml in the crate
+    #[arg(long, value_name = "ERROR", requires = "samples", conflicts_with = "islands", value_parser = positive)]
+    pub error_budget: Option<f64>,
+    /// Inputs to measure at: in.N, and alt.K.in.N for further sets. With out64.N or out.N errors are measured from these, else from the
+    /// program in f32. One file for each program, in their order
+    #[arg(long, value_name = "FILE.safetensors", requires = "error_budget")]
+    pub samples: Vec<PathBuf>,
+    /// Most compilations and runs for each program
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "error_budget",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// GPU that the samples run on: part of its name, or its number in the loader's list [default: the best]
+    #[arg(long, value_name = "GPU", requires = "error_budget")]
+    pub gpu: Option<String>,
 }
 
 /// Which GPU to run on, and for which profile to compile.
@@ -405,7 +433,7 @@ pub enum DiffFormat {
 }
 
 impl CompileOptions {
-    /// The compiler's options.
+    /// The compiler's options, but for what stands in files.
     pub fn options(&self, name: Option<String>) -> Options {
         Options {
             name,
@@ -434,8 +462,14 @@ impl CompileOptions {
             PrecisionArg::F16 => Half::F16,
             PrecisionArg::Bf16 => Half::BF16,
         };
-        Some(Mixed { half, keep_f32: self.keep_f32.clone() })
+        Some(Mixed { keep_f32: self.keep_f32.clone(), ..Mixed::new(half) })
     }
+}
+
+/// `1e-3`.
+fn positive(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|e| format!("{text} is no number: {e}"))?;
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(format!("{text} is no positive number")) }
 }
 
 /// `s0=1152`.
@@ -478,6 +512,6 @@ mod tests {
         assert_eq!(options.skip, ["fold_constants"]);
         assert_eq!(options.quantize, Some(Quantize { form: QuantizedForm::Int4, min_elems: 16384 }));
         let keep_f32 = vec!["a.*".to_string(), "b".to_string()];
-        assert_eq!(options.mixed, Some(Mixed { half: Half::BF16, keep_f32 }));
+        assert_eq!(options.mixed, Some(Mixed { keep_f32, ..Mixed::new(Half::BF16) }));
     }
 }

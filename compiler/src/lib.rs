@@ -10,6 +10,7 @@ pub mod explain;
 pub mod golden;
 pub mod import;
 pub mod ir;
+pub mod islands;
 pub mod memory;
 pub mod options;
 pub mod pass_rule;

@@ -1,6 +1,8 @@
 //! What the caller asks of a compilation. Plain data; nothing is read from the environment.
 
 use crate::ir::DType;
+use crate::islands::Islands;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Options of [`crate::pipeline::compile`].
@@ -49,16 +51,26 @@ impl Quantize {
 }
 
 /// Mixed precision.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Mixed {
     /// The half type.
     pub half: Half,
     /// `--keep-f32`: patterns of module paths (`*` and `?`) whose operations stay in f32.
     pub keep_f32: Vec<String>,
+    /// `--islands`, or what a search for `--error-budget` found: operations that stay in f32 beyond the rules.
+    pub islands: Option<Islands>,
+}
+
+impl Mixed {
+    /// By the rules alone.
+    pub const fn new(half: Half) -> Mixed {
+        Mixed { half, keep_f32: vec![], islands: None }
+    }
 }
 
 /// Half types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Half {
     /// IEEE binary16.
     F16,

@@ -7,7 +7,8 @@ use crate::import::Program;
 use crate::import::weights::WeightStore;
 use crate::ir::verify::{Violations, verify};
 use crate::ir::{Dim, Graph, Range, ValueId};
-use crate::options::Options;
+use crate::islands::{Islands, ProgramIslands};
+use crate::options::{Mixed, Options};
 use crate::passes::{self, Done, PassError, mix_precision, quantize};
 use crate::plan::entry::{self, Source};
 use crate::plan::kernels::KernelTable;
@@ -48,8 +49,8 @@ pub struct Compiled {
 /// Everything in the programs that cannot be compiled for this device, all at once per stage.
 pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) -> Result<Compiled, Vec<Diagnostic>> {
     let (mut graphs, mut quantized, mut mixed) = (vec![], vec![], vec![]);
-    for program in programs {
-        let (graph, done) = graph_of(program, options, Some(device))?;
+    for (program, options) in programs.iter().zip(by_program(programs, options)?) {
+        let (graph, done) = graph_of(program, &options, Some(device))?;
         graphs.push(graph);
         quantized.extend(done.quantized);
         mixed.extend(done.mixed);
@@ -64,7 +65,21 @@ pub fn compile(programs: &[Program], options: &Options, device: &DeviceProfile) 
     Ok(compiled)
 }
 
-/// The graph of a program after all passes, with what they report.
+/// Options of each program: of islands, its own.
+fn by_program(programs: &[Program], options: &Options) -> Result<Vec<Options>, Vec<Diagnostic>> {
+    let Some((mixed, islands)) = options.mixed.as_ref().and_then(|m| Some((m, m.islands.as_ref()?))) else {
+        return Ok(vec![options.clone(); programs.len()]);
+    };
+    let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+    let fitted = islands.fitted(&names).map_err(|why| vec![Diagnostic::new(Code::BadArgument, why)])?;
+    let of = |program: &ProgramIslands| {
+        let own = Islands { programs: vec![program.clone()], ..fitted.clone() };
+        Options { mixed: Some(Mixed { islands: Some(own), ..mixed.clone() }), ..options.clone() }
+    };
+    Ok(fitted.programs.iter().map(of).collect())
+}
+
+/// The graph of a program after all passes, with what they report. Of islands, only those of one program are looked at.
 ///
 /// # Errors
 /// Everything in the program that cannot be compiled for any device. Without one, passes that fit the graph to a device do nothing.
@@ -91,7 +106,14 @@ fn optimize(
     verify(&graph).map_err(|violations| contradiction(&graph, &violations))?;
     let tensor = |name: &str| passes::checkpoint_tensor(weights, name);
     match passes::run(&mut graph, &tensor, options, device) {
-        Ok(done) => Ok((graph, done)),
+        Ok(done) => match done.mixed.as_ref().and_then(|m| m.unknown.first()) {
+            None => Ok((graph, done)),
+            Some(name) => {
+                let message = format!("there is no call {name} that could stay in f32");
+                let help = "the islands are of another program, or of one that was exported or compiled otherwise: search anew";
+                Err(Diagnostic::new(Code::BadArgument, message).with_help(help))
+            }
+        },
         Err(e @ PassError::Unknown { .. }) => Err(Diagnostic::new(Code::BadArgument, e.to_string())),
         Err(e @ (PassError::Broken { .. } | PassError::Changed { .. })) => panic!("{e}"),
     }

@@ -119,7 +119,7 @@ fn run_pass(pass: &Pass, before: &str, form: QuantizedForm) -> String {
     }
     let weights = weights_of(&graph);
     let lookup = |name: &str| weights.get(name).cloned();
-    let mixed = Mixed { half: Half::F16, keep_f32: vec![] };
+    let mixed = Mixed::new(Half::F16);
     let cx = Cx::new(&lookup, false, u32::MAX).quantizing(Some(Quantize { form, min_elems: 4 })).mixing(Some(mixed));
     let device = jvc::device::find("h200").expect("a bundled profile");
     let cx = cx.compiling_for(&device);

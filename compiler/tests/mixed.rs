@@ -9,8 +9,9 @@ use jvc::ir::eval::{Symbols, Tensor, eval};
 use jvc::ir::graph::Origin;
 use jvc::ir::op::WeightRef;
 use jvc::ir::{Body, Builder, DType, Graph, Op, TensorType, UserInput, UserOutput, ValueId};
+use jvc::islands::{Denominator, Island, Islands, ProgramIslands};
 use jvc::options::{Half, Mixed, Options};
-use jvc::passes::mix_precision::{Report, Why};
+use jvc::passes::mix_precision::{Call, Report, Why};
 use jvc::passes::semantics::random_tensor;
 use jvc::passes::{self, checkpoint_tensor};
 use jvc::pipeline::plan_graphs;
@@ -65,10 +66,14 @@ impl Net {
         net
     }
 
-    fn mixed(mut self, half: Half, keep: &[&str]) -> (Graph, WeightStore, Report) {
-        self.b.graph.outputs.push(("y".into(), UserOutput::Tensor(self.at)));
+    fn mixed(self, half: Half, keep: &[&str]) -> (Graph, WeightStore, Report) {
         let keep_f32 = keep.iter().map(ToString::to_string).collect();
-        let options = Options { mixed: Some(Mixed { half, keep_f32 }), ..Options::default() };
+        self.mixed_by(Mixed { keep_f32, ..Mixed::new(half) })
+    }
+
+    fn mixed_by(mut self, mixed: Mixed) -> (Graph, WeightStore, Report) {
+        self.b.graph.outputs.push(("y".into(), UserOutput::Tensor(self.at)));
+        let options = Options { mixed: Some(mixed), ..Options::default() };
         let weights = self.weights;
         let mut graph = self.b.graph;
         let done =
@@ -113,6 +118,42 @@ fn named_modules_stay_in_f32() {
     assert_eq!(asked.map(|k| k.module.as_str()).collect::<Vec<_>>(), ["enc.fc1", "enc.fc2"]);
     let follower = report.kept.iter().find(|k| k.module == "enc.act").expect("it follows the first layer");
     assert!(matches!(&follower.why, Why::Operand(_)), "{:?}", follower.why);
+}
+
+#[test]
+fn islands_stay_in_f32_and_nothing_with_them() {
+    let (_, _, rules) = three_layers().mixed(Half::F16, &[]);
+    let call = |m: &str| rules.calls.iter().find(|c| c.module == m).expect("it computes in halves");
+    let [first, second] = ["enc.fc1", "enc.fc2"].map(call);
+    let island = |c: &Call| Island {
+        node: c.node.clone(),
+        target: c.target.clone(),
+        module: c.module.clone(),
+        cost: 0.25,
+        measured_with: 1,
+    };
+    for islands in [vec![island(first)], vec![island(second)], vec![island(first), island(second)]] {
+        let n = islands.len();
+        let is = |c: &&Call| islands.iter().any(|i| i.node == c.node);
+        let types = [first, second].map(|c| if is(&c) { DType::F32 } else { DType::F16 });
+        let program = ProgramIslands {
+            name: "net".into(),
+            reference: Denominator::Full,
+            without: 0.25,
+            with: 0.0,
+            calls: rules.calls.len(),
+            islands,
+        };
+        let islands = Some(Islands { precision: Half::F16, budget: 0.1, programs: vec![program] });
+        let (graph, _, report) = three_layers().mixed_by(Mixed { islands, ..Mixed::new(Half::F16) });
+        assert_eq!(products(&graph), [types[0], types[1], DType::F16]);
+        // A follower that the rules make a half stays one, and what the rules alone keep is kept as before.
+        let (budget, others): (Vec<_>, Vec<_>) =
+            report.kept.into_iter().partition(|k| matches!(k.why, Why::Budget { .. }));
+        assert_eq!((budget.len(), others), (n, rules.kept.clone()));
+        assert_eq!(report.calls, rules.calls);
+        assert!(report.unknown.is_empty());
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn compiled(case: &Case, profile: &DeviceProfile, mixed: Option<Mixed>) -> Compi
 }
 
 fn halves(half: Half) -> Option<Mixed> {
-    Some(Mixed { half, keep_f32: vec![] })
+    Some(Mixed::new(half))
 }
 
 /// Whether a device has what a capability stands for; false for those that no kernel should use.

@@ -53,7 +53,7 @@ fn compile(args: &ColdstartArgs, scratch: &Path, console: &mut Console<'_>) -> R
         Some(profile) => profile,
         None => device::of_open_gpu(&rt::Gpu::open(&load::select(args.device.gpu.as_deref()))?),
     };
-    let options = args.compile.options(Some(load::stem(&args.program)));
+    let options = load::options(&args.compile, Some(load::stem(&args.program)))?;
     let mut compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
     let folder = scratch.join("crate");
     if !compiled.plan.weights.tensors.is_empty() {

@@ -1,10 +1,10 @@
 //! `jvc compile`: programs → a crate with its weight file, or the text form of a stage.
 
-use super::{CommandError, Console, Outcome, diagnostics, load};
+use super::{CommandError, Console, Outcome, budget, diagnostics, load};
 use crate::cli::{CompileArgs, Format, Stage};
-use crate::import;
 use crate::passes::{mix_precision, quantize};
 use crate::pipeline::{self, Compiled};
+use crate::{import, islands};
 use indicatif::ProgressBar;
 use jvc_codegen::RuntimeSource;
 use jvc_codegen::artifact::{self, Artifact};
@@ -23,7 +23,11 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
     }
     let device = load::device(&args.device)?;
     let name = args.name.clone().unwrap_or_else(|| load::stem(&args.input.programs[0]));
-    let options = args.input.compile.options(Some(name));
+    let mut options = load::options(&args.input.compile, Some(name))?;
+    if let Some(limit) = args.budget.error_budget {
+        options = budget::search(&args.budget, limit, &programs, options, console)?;
+        clock.lap("islands");
+    }
     let mut compiled = match pipeline::compile(&programs, &options, &device) {
         Ok(compiled) => compiled,
         Err(all) if args.format == Format::Json => {
@@ -44,7 +48,10 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
         write_weights(&mut compiled, &folder.join(FILE_NAME), &console.bar())?;
     }
     clock.lap("weights");
-    let artifact = generate(&compiled, args)?;
+    let mut artifact = generate(&compiled, args)?;
+    if let Some(islands) = budget::fitted(&options, &programs) {
+        artifact.add_text(islands::FILE_NAME, islands.to_text());
+    }
     artifact.write(&folder)?;
     clock.lap("generate");
     report(args, &compiled, &artifact, &folder, &clock, console)?;
@@ -108,6 +115,7 @@ fn report(
     writeln!(console.out, "  {} kernels, {bytes} bytes of files, {weights} bytes of weights", plan.kernels.len())?;
     for report in &compiled.mixed {
         writeln!(console.out, "  {}", report.summary())?;
+        budget::print(report, console)?;
     }
     for line in compiled.quantized.iter().flat_map(quantize::Report::lines) {
         writeln!(console.out, "  {line}")?;

@@ -5,6 +5,8 @@ use crate::cli::{CompileOptions, DeviceArgs, InMemoryArgs};
 use crate::device::{self, DeviceProfile};
 use crate::exec::Value;
 use crate::import::{self, Program};
+use crate::islands::Islands;
+use crate::options::Options;
 use crate::pipeline::{self, Compiled};
 use crate::tensor_file::read_tensors;
 use crate::verify;
@@ -41,6 +43,21 @@ pub(super) fn programs(
     Ok(all)
 }
 
+/// The compiler's options, with the islands that a file names.
+pub(super) fn options(args: &CompileOptions, name: Option<String>) -> Result<Options, CommandError> {
+    let mut options = args.options(name);
+    let Some(path) = &args.islands else { return Ok(options) };
+    let usage = |why: String| CommandError::Usage(format!("--islands {}: {why}", path.display()));
+    let mixed = options.mixed.as_mut().ok_or_else(|| usage("it is for --precision f16 or bf16".to_string()))?;
+    let islands = Islands::read(path)?;
+    if islands.precision != mixed.half {
+        let (of, asked) = (islands.precision.dtype(), mixed.half.dtype());
+        return Err(usage(format!("its islands are those of {of}, the precision is {asked}")));
+    }
+    mixed.islands = Some(islands);
+    Ok(options)
+}
+
 /// One program, compiled for a GPU that is open.
 pub(super) struct InMemory {
     pub(super) gpu: rt::Gpu,
@@ -54,9 +71,9 @@ pub(super) fn in_memory(args: &InMemoryArgs, console: &mut Console<'_>) -> Resul
     let programs = programs(std::slice::from_ref(&args.program), &args.compile, console)?;
     let gpu = rt::Gpu::open(&select(args.device.gpu.as_deref()))?;
     let profile = profile(&args.device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
+    let options = options(&args.compile, None)?;
     let started = Instant::now();
-    let compiled =
-        pipeline::compile(&programs, &args.compile.options(None), &profile).map_err(CommandError::Diagnostics)?;
+    let compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
     let compile_seconds = started.elapsed().as_secs_f64();
     let [graph] = &compiled.graphs[..] else {
         let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();

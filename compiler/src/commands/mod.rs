@@ -1,6 +1,7 @@
 //! What each command does. Results go to standard output, everything else to standard error.
 
 mod bench;
+mod budget;
 mod coldstart;
 mod compile;
 mod devices;
@@ -14,6 +15,7 @@ mod run;
 mod verify;
 
 use crate::cli::Command;
+use crate::islands::IslandsError;
 use crate::report::Diagnostic;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{self, Write};
@@ -91,6 +93,12 @@ pub enum CommandError {
     /// Nothing could be verified.
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
+    /// A file of islands cannot be read.
+    #[error(transparent)]
+    IslandsFile(#[from] crate::islands::IslandsFileError),
+    /// No islands were found for an error budget.
+    #[error(transparent)]
+    Islands(IslandsError),
     /// A golden cannot be made or compared.
     #[error(transparent)]
     Golden(#[from] crate::golden::GoldenError),
@@ -105,6 +113,18 @@ pub enum CommandError {
     Print(#[from] io::Error),
 }
 
+impl From<IslandsError> for CommandError {
+    fn from(error: IslandsError) -> CommandError {
+        match error {
+            IslandsError::Compile(all) => CommandError::Diagnostics(all),
+            IslandsError::Exec(error) => CommandError::Exec(error),
+            IslandsError::Tensors(_) | IslandsError::Samples { .. } | IslandsError::NotHeld { .. } => {
+                CommandError::Islands(error)
+            }
+        }
+    }
+}
+
 impl CommandError {
     /// Exit code: 2 for what a changed command line or environment would mend, 1 for what is wrong with a program.
     pub fn code(&self) -> u8 {
@@ -116,6 +136,8 @@ impl CommandError {
             | CommandError::Tensors(_)
             | CommandError::Runtime(_)
             | CommandError::Verify(_)
+            | CommandError::IslandsFile(_)
+            | CommandError::Islands(IslandsError::Tensors(_) | IslandsError::Samples { .. })
             | CommandError::Diff(_)
             | CommandError::Print(_) => 2,
             CommandError::Import(_)
@@ -123,6 +145,7 @@ impl CommandError {
             | CommandError::Generate(_)
             | CommandError::Weights(_)
             | CommandError::Golden(_)
+            | CommandError::Islands(_)
             | CommandError::Process(_)
             | CommandError::Exec(_) => 1,
         }

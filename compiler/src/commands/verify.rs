@@ -12,7 +12,7 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
         paths: args.paths.clone(),
         device: load::profile(&args.device)?,
         gpu: load::select(args.device.gpu.as_deref()),
-        options: args.compile.options(None),
+        options: load::options(&args.compile, None)?,
         level: args.level.map(|l| match l {
             LevelArg::Op => Level::Operator,
             LevelArg::Model => Level::Model,

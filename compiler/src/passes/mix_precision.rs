@@ -31,22 +31,21 @@
 //! computes, so it runs only when asked to, and says what stayed: [`Report`].
 
 mod policy;
+mod rebuild;
 mod report;
 
-pub use report::{Kept, Report, Why};
+pub use report::{Call, Kept, Report, Why};
 
-use super::drop_dead::compact;
 use super::{Cx, Pass};
-use crate::ir::eval::literal;
-use crate::ir::op::{Body, Literal};
+use crate::ir::op::Body;
 use crate::ir::print::op_word;
-use crate::ir::{Builder, DType, Graph, Node, NodeId, Op, TensorType, UserOutput, ValueId};
+use crate::ir::{DType, Graph, Node, Op, ValueId};
+use crate::islands::{Island, ProgramIslands};
 use crate::options::Mixed;
-use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::{Binary, Expr, ExprId, Exprs, Unary};
+use jvc_kernels::expr::{Binary, Expr, Unary};
 use policy::{Policy, matches_glob, policy};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use rebuild::Rebuild;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PASS: Pass = Pass { name: "mix_precision", summary: "computes in halves, where asked to", run };
 
@@ -57,9 +56,17 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
     }
     let mut choice = Choice::new(graph, mixed);
     choice.forwards();
+    let calls = choice.calls();
+    let islands = mixed.islands.as_ref().and_then(|i| Some((i.budget, i.programs.first()?)));
+    if let Some((_, program)) = islands {
+        choice = choice.with_islands(program);
+    }
     choice.backwards();
     let Choice { half, halves, kept, .. } = choice;
-    let mut report = Report { half, layers: 0, others: 0, conversions: 0, kept };
+    let mut report = Report::new(half, kept, calls);
+    if let Some((budget, program)) = islands {
+        report.add_islands(graph, budget, program);
+    }
     for node in graph.nodes.iter().filter(|n| n.outputs.iter().any(|v| halves[v.0 as usize])) {
         match node.op {
             Op::Matmul | Op::Conv { .. } | Op::ConvTranspose { .. } | Op::Attention { .. } => report.layers += 1,
@@ -106,13 +113,39 @@ struct Choice<'a> {
     /// By value: it is a half afterwards.
     halves: Vec<bool>,
     kept: Vec<Kept>,
+    overruled: Option<Overruled<'a>>,
+}
+
+/// What the rules alone say, and the calls that stay in f32 all the same.
+struct Overruled<'a> {
+    classes: Vec<Class>,
+    /// By node of the export.
+    islands: BTreeMap<&'a str, &'a Island>,
 }
 
 impl<'a> Choice<'a> {
     fn new(graph: &'a Graph, mixed: &'a Mixed) -> Choice<'a> {
         let n = graph.values.len();
         let (classes, halves) = (vec![Class::Other; n], vec![false; n]);
-        Choice { graph, mixed, half: mixed.half.dtype(), classes, halves, kept: vec![] }
+        Choice { graph, mixed, half: mixed.half.dtype(), classes, halves, kept: vec![], overruled: None }
+    }
+
+    /// Once more, with islands. These alone stay: what follows an island is what it is by the rules, and only movement of it is f32.
+    fn with_islands(self, program: &'a ProgramIslands) -> Choice<'a> {
+        let islands = program.islands.iter().map(|i| (i.node.as_str(), i)).collect();
+        let overruled = Some(Overruled { classes: self.classes, islands });
+        let mut again = Choice { overruled, ..Choice::new(self.graph, self.mixed) };
+        again.forwards();
+        again
+    }
+
+    /// Calls of the program of which something computes in halves.
+    fn calls(&self) -> Vec<Call> {
+        let computes = self.graph.nodes.iter().filter(|n| !is_movement(&n.op));
+        let half = |n: &&Node| n.outputs.iter().any(|&v| self.class(v) == Class::Half);
+        let mut seen = BTreeSet::new();
+        let origins = computes.filter(half).map(|n| &self.graph.origins[n.origin as usize]);
+        origins.filter(|o| seen.insert(&o.node)).map(Call::of).collect()
     }
 
     fn class(&self, v: ValueId) -> Class {
@@ -140,6 +173,9 @@ impl<'a> Choice<'a> {
         if let Some(class) = self.constant(node) {
             return class;
         }
+        if let Some(class) = self.overruled(node, out) {
+            return class;
+        }
         let policy = match self.asked(node) {
             Some(pattern) if !is_movement(&node.op) => Policy::Full(Why::Asked(pattern.clone())),
             _ => policy(graph, node),
@@ -156,13 +192,29 @@ impl<'a> Choice<'a> {
                 Some(operand) => Why::Operand(graph.value(operand).name.clone()),
             },
         };
-        let module = graph.origins[node.origin as usize].module.clone();
-        let moves = is_movement(&node.op);
         // Movement of f32 values computes nothing: it is not worth a line.
-        if !(moves && matches!(why, Why::Operand(_))) {
-            self.kept.push(Kept { name: graph.value(out).name.clone(), op: op_word(&node.op), module, why });
+        if !(is_movement(&node.op) && matches!(why, Why::Operand(_))) {
+            self.keep(node, out, why);
         }
         Class::Full
+    }
+
+    fn keep(&mut self, node: &Node, out: ValueId, why: Why) {
+        let module = self.graph.origins[node.origin as usize].module.clone();
+        self.kept.push(Kept { name: self.graph.value(out).name.clone(), op: op_word(&node.op), module, why });
+    }
+
+    /// With islands, what would compute in halves by the rules does so, or is one.
+    fn overruled(&mut self, node: &Node, out: ValueId) -> Option<Class> {
+        let Overruled { classes, islands } = self.overruled.as_ref()?;
+        if is_movement(&node.op) || classes[out.0 as usize] != Class::Half {
+            return None;
+        }
+        let call = &self.graph.origins[node.origin as usize].node;
+        let Some(island) = islands.get(call.as_str()) else { return Some(Class::Half) };
+        let why = Why::Budget { call: call.clone(), effect: island.effect() };
+        self.keep(node, out, why);
+        Some(Class::Full)
     }
 
     /// The class of a node that depends on no input.
@@ -277,167 +329,4 @@ fn is_movement(op: &Op) -> bool {
             | Op::Broadcast(_)
             | Op::Flip(_)
     )
-}
-
-/// Gives every node its operands in the type that it needs.
-struct Rebuild {
-    half: DType,
-    halves: Vec<bool>,
-    /// The element type of each value in the graph given.
-    before: Vec<DType>,
-    b: Builder,
-    narrow: BTreeMap<ValueId, ValueId>,
-    wide: BTreeMap<ValueId, ValueId>,
-}
-
-impl Rebuild {
-    fn new(graph: &mut Graph, half: DType, halves: Vec<bool>) -> Rebuild {
-        let before = graph.values.iter().map(|v| v.ty.dtype).collect();
-        let b = Builder::resume(std::mem::take(graph));
-        Rebuild { half, halves, before, b, narrow: BTreeMap::new(), wide: BTreeMap::new() }
-    }
-
-    /// The number of conversions.
-    fn run(mut self, graph: &mut Graph) -> usize {
-        for node in std::mem::take(&mut self.b.graph.nodes) {
-            self.b.set_origin_index(node.origin);
-            self.node(node);
-        }
-        self.roots();
-        *graph = self.b.graph;
-        compact(graph);
-        let casts = self.narrow.values().chain(self.wide.values());
-        casts.count()
-    }
-
-    fn is_half(&self, v: ValueId) -> bool {
-        self.halves.get(v.0 as usize).copied().unwrap_or(false)
-    }
-
-    fn node(&mut self, mut node: Node) {
-        let half_out = node.outputs.iter().any(|&v| self.is_half(v));
-        let own = if matches!(node.op, Op::Attention { .. }) { 3 } else { node.inputs.len() };
-        if !is_pointwise(&node.op) {
-            for v in &mut node.inputs[..own] {
-                if self.before[v.0 as usize] == DType::F32 {
-                    *v = if half_out { self.as_half(*v) } else { self.as_full(*v) };
-                }
-            }
-        }
-        match &mut node.op {
-            Op::Compute(body) => *body = reloaded(body, &node.inputs, &self.b.graph),
-            Op::Reduce { dtype, .. } if half_out => *dtype = self.half,
-            Op::Const(lit) if half_out => *lit = converted(lit, self.half),
-            _ => {}
-        }
-        for &v in node.outputs.iter().filter(|&&v| self.before[v.0 as usize] == DType::F32) {
-            if half_out {
-                self.b.graph.values[v.0 as usize].ty.dtype = self.half;
-            }
-        }
-        self.push(node);
-    }
-
-    fn push(&mut self, node: Node) {
-        let def = NodeId(self.b.graph.nodes.len() as u32);
-        node.outputs.iter().for_each(|v| self.b.graph.values[v.0 as usize].def = def);
-        self.b.graph.nodes.push(node);
-    }
-
-    fn as_half(&mut self, v: ValueId) -> ValueId {
-        if self.is_half(v) {
-            return v;
-        }
-        if let Some(&n) = self.narrow.get(&v) {
-            return n;
-        }
-        let op = match &self.b.graph.def(v).op {
-            // Other readers need it in f32: the checkpoint's tensor is stored twice.
-            Op::Weight(w) => Some(Op::Weight(w.clone())),
-            Op::Const(lit) => Some(Op::Const(converted(lit, self.half))),
-            _ => None,
-        };
-        let ty = TensorType::new(self.half, self.b.ty(v).shape.clone());
-        let n = match op {
-            Some(op) => self.b.push(op, vec![], vec![ty])[0],
-            None => self.cast(v, ty),
-        };
-        self.rename(v, n, self.half);
-        self.narrow.insert(v, n);
-        n
-    }
-
-    fn as_full(&mut self, v: ValueId) -> ValueId {
-        if !self.is_half(v) {
-            return v;
-        }
-        if let Some(&w) = self.wide.get(&v) {
-            return w;
-        }
-        let w = self.cast(v, TensorType::new(DType::F32, self.b.ty(v).shape.clone()));
-        self.rename(v, w, DType::F32);
-        self.wide.insert(v, w);
-        w
-    }
-
-    fn cast(&mut self, v: ValueId, ty: TensorType) -> ValueId {
-        let mut exprs = Exprs::new();
-        let arg = exprs.arg(0, Ty::F32);
-        let root = if ty.dtype == DType::F32 { arg } else { exprs.add(Expr::Round(ty.dtype, arg)) };
-        self.b.map(Body { exprs, root, syms: vec![] }, vec![v], ty).expect("a map of one operand")
-    }
-
-    fn rename(&mut self, from: ValueId, to: ValueId, dtype: DType) {
-        let name = self.b.fresh_name(&format!("{}.{dtype}", self.b.graph.value(from).name));
-        self.b.graph.values[to.0 as usize].name = name;
-    }
-
-    /// What leaves the program keeps its type and its name.
-    fn roots(&mut self) {
-        let roots: Vec<ValueId> = self.b.graph.roots().into_iter().filter(|&v| self.is_half(v)).collect();
-        let mut full: BTreeMap<ValueId, ValueId> = BTreeMap::new();
-        for v in roots {
-            if full.contains_key(&v) {
-                continue;
-            }
-            let fresh = !self.wide.contains_key(&v);
-            let w = self.as_full(v);
-            if fresh {
-                let name = std::mem::take(&mut self.b.graph.values[v.0 as usize].name);
-                let half_name = self.b.fresh_name(&format!("{name}.{}", self.half));
-                self.b.graph.values[v.0 as usize].name = half_name;
-                self.b.graph.values[w.0 as usize].name = name;
-            }
-            full.insert(v, w);
-        }
-        let to = |v: &mut ValueId| *v = full.get(v).copied().unwrap_or(*v);
-        let graph = &mut self.b.graph;
-        for (_, output) in &mut graph.outputs {
-            if let UserOutput::Tensor(v) = output {
-                to(v);
-            }
-        }
-        graph.state_updates.iter_mut().for_each(|(_, v)| to(v));
-        graph.input_updates.iter_mut().for_each(|(_, v)| to(v));
-    }
-}
-
-/// A body whose loads name the element types that the operands have now.
-fn reloaded(body: &Body, inputs: &[ValueId], graph: &Graph) -> Body {
-    let mut exprs = Exprs::new();
-    let mut new: BTreeMap<ExprId, ExprId> = BTreeMap::new();
-    for (id, e) in body.exprs.iter() {
-        let operands: Vec<ExprId> = body.exprs.operands(id).iter().map(|o| new[o]).collect();
-        let mut e = Exprs::with_operands(e, &operands);
-        if let Expr::Load { operand, dtype, .. } = &mut e {
-            *dtype = graph.ty(inputs[*operand as usize]).dtype;
-        }
-        new.insert(id, exprs.add(e));
-    }
-    Body { exprs, root: new[&body.root], syms: body.syms.clone() }
-}
-
-fn converted(lit: &Literal, dtype: DType) -> Literal {
-    let t = literal(lit).converted(dtype);
-    Literal { ty: TensorType::new(dtype, lit.ty.shape.clone()), bytes: Arc::new(t.to_bytes()) }
 }

@@ -15,7 +15,7 @@ mod report;
 mod steps;
 
 pub(crate) use judge::{constant, number};
-pub(crate) use references::input_values;
+pub(crate) use references::{Set, input_values, split};
 pub use report::{FileReport, OutputReport, Status, Summary};
 pub use steps::{Activations, Check, Comparison, Judged, OutOfOrder, StepReport, StepsReport};
 
@@ -34,7 +34,7 @@ pub use cases::Flags;
 use jvc_codegen::plan::Step;
 use jvc_lab::{Lab, Validation};
 use jvc_runtime as rt;
-use references::{References, Set};
+use references::References;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -18,12 +18,12 @@ pub(super) struct References {
 
 /// One set of inputs with its expected outputs, by position.
 #[derive(Debug, Default)]
-pub(super) struct Set {
+pub(crate) struct Set {
     /// `""` or `alt.0.`.
-    pub(super) prefix: String,
-    pub(super) inputs: BTreeMap<usize, HostTensor>,
-    pub(super) outputs: BTreeMap<usize, HostTensor>,
-    pub(super) exact: BTreeMap<usize, HostTensor>,
+    pub(crate) prefix: String,
+    pub(crate) inputs: BTreeMap<usize, HostTensor>,
+    pub(crate) outputs: BTreeMap<usize, HostTensor>,
+    pub(crate) exact: BTreeMap<usize, HostTensor>,
     /// PyTorch's outputs in the half type asked for, where they are given.
     pub(super) mixed: BTreeMap<usize, HostTensor>,
 }
@@ -88,7 +88,7 @@ fn candidates(program: &Path) -> Vec<PathBuf> {
 }
 
 /// Sorts tensors into sets. The error is a name that is none of `in.N`, `out.N`, `out64.N`, each also under `alt.K.`.
-fn split(tensors: BTreeMap<String, HostTensor>) -> Result<Vec<Set>, String> {
+pub(crate) fn split(tensors: BTreeMap<String, HostTensor>) -> Result<Vec<Set>, String> {
     let mut sets: BTreeMap<Option<usize>, Set> = BTreeMap::new();
     for (name, tensor) in tensors {
         let (alternative, kind, position) = parse_name(&name).ok_or_else(|| name.clone())?;
