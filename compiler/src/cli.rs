@@ -2,7 +2,9 @@
 
 mod running;
 
-pub use running::{BenchArgs, CacheArg, ColdstartArgs, ColdstartProcessArgs, InMemoryArgs, RunArgs};
+pub use running::{
+    BenchArgs, CacheArg, ColdstartArgs, ColdstartProcessArgs, InMemoryArgs, RunArgs, SamplingArgs, TuneArgs,
+};
 
 use crate::diff::Limit;
 use crate::options::{Half, Mixed, Options, Quantize, QuantizedForm};
@@ -49,6 +51,15 @@ Tensors are called in.N and out.N, in the order of the program's inputs and outp
   jvc bench resnet18.pt2 --inputs in.safetensors --serve
 With --serve, each number N on standard input is answered by the times of N runs, so that a script can interleave what it compares.")]
     Bench(BenchArgs),
+    /// Measure the tiles that kernels could have, and write a device profile with those that are fastest
+    #[command(after_help = "Examples:
+  jvc tune resnet18.pt2 -o mine.toml && jvc compile resnet18.pt2 --device mine.toml
+  jvc tune encode.model.json.gz decode.model.json.gz --random-weights 1 --precision f16 --device h200 -o h200-tuned.toml
+  jvc tune resnet18.pt2 --device mine.toml -o mine.toml
+  jvc tune --check --device mine.toml
+  jvc tune --check --device mine.toml resnet18.pt2
+Entries of a table for other work stay in it. docs/tune.md says how it is measured.")]
+    Tune(TuneArgs),
     /// Measure how long fresh processes take from their start to the first result
     #[command(after_help = "Examples:
   jvc coldstart resnet18.pt2

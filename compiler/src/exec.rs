@@ -1,13 +1,17 @@
 //! Runs a compiled plan in memory through the runtime: what `jvc run` and `jvc verify` do. No graph is interpreted here: the plan's steps
 //! are recorded once per session, as a generated crate records them.
 
+mod call;
+mod inputs;
 mod ranges;
 mod stepwise;
 
 use crate::ir::DType;
 use crate::pipeline::Compiled;
 use crate::plan::weights::{narrow, widen};
-use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Size, Step};
+use call::Call;
+pub use inputs::{made_up, zeros};
+use jvc_codegen::plan::{Base, Elem, Entry, Groups, Plan, PlanKernel, Port, PortKind, Step};
 use jvc_runtime as rt;
 pub use ranges::{RangeFault, RangeFaultKind, RangeReport, check_ranges};
 use std::time::Duration;
@@ -100,11 +104,13 @@ pub struct Repetition {
     pub chained: u32,
     /// Copies of each dispatch between two barriers.
     pub side_by_side: u32,
+    /// A barrier after each dispatch: nothing runs beside another.
+    pub apart: bool,
 }
 
 impl Repetition {
     /// The program as it is.
-    pub const ONCE: Repetition = Repetition { chained: 1, side_by_side: 1 };
+    pub const ONCE: Repetition = Repetition { chained: 1, side_by_side: 1, apart: false };
 }
 
 /// A program on a device.
@@ -168,6 +174,28 @@ impl<'a> Loaded<'a> {
         self.session_with(entry, &options, repetition)
     }
 
+    /// A session of steps that run one after the other, each timed: [`Session::steps_ns`]. Its activations are in the arenas, if they are given:
+    /// see [`Loaded::arenas`].
+    ///
+    /// # Errors
+    /// As [`Loaded::timed_session`].
+    pub fn stepped_session(&self, entry: usize, arenas: Option<&rt::Arenas>) -> Result<Session<'a>, ExecError> {
+        let timestamps = rt::Timestamps::Steps;
+        let options = rt::SessionOptions { timestamps, arenas: arenas.cloned(), ..rt::SessionOptions::default() };
+        self.session_with(entry, &options, Repetition { apart: true, ..Repetition::ONCE })
+    }
+
+    /// Arenas for sessions of every entry point, of which one runs at a time.
+    ///
+    /// # Errors
+    /// The runtime's: too little memory.
+    pub fn arenas(&self) -> Result<rt::Arenas, ExecError> {
+        let nothing = |_: &mut rt::Recorder<'_>| {};
+        let descs: Vec<rt::EntryDesc<'_>> =
+            self.plan.entries.iter().map(|e| entry_desc(e, &[], &[], &nothing)).collect();
+        Ok(self.model.arenas(&descs.iter().collect::<Vec<_>>(), 1)?)
+    }
+
     fn session_with(
         &self,
         entry: usize,
@@ -192,23 +220,6 @@ impl<'a> Loaded<'a> {
         session.run(inputs)?;
         Ok(session.session.step_labels().iter().cloned().zip(session.session.step_ns(0)?).collect())
     }
-}
-
-/// Zeros for an entry point, at its largest sizes.
-///
-/// # Errors
-/// A size without a value.
-pub fn zeros(entry: &Entry) -> Result<Vec<Value>, ExecError> {
-    let call = Call { symbols: entry.symbols.iter().map(|s| s.max).collect(), table: vec![], inputs: vec![] };
-    let zeros = |port: &Port| {
-        if let PortKind::Symbol(symbol) = port.kind {
-            return Ok(Value::Int(call.symbols[usize::from(symbol)]));
-        }
-        let (dtype, shape) = (dtype(port), call.shape(port)?);
-        let bytes = vec![0; shape.iter().product::<i64>() as usize * port.elem.size_bytes() as usize];
-        Ok(Value::Tensor(HostTensor { dtype, shape, bytes }))
-    };
-    entry.inputs.iter().map(zeros).collect()
 }
 
 /// A recorded entry point.
@@ -283,6 +294,14 @@ impl Session<'_> {
     /// The runtime's, for a session without timestamps.
     pub fn device_ns(&self) -> Result<f64, ExecError> {
         Ok(self.session.step_ns(0)?.iter().sum())
+    }
+
+    /// Nanoseconds of each step of the latest run of a stepped session.
+    ///
+    /// # Errors
+    /// The runtime's, for a session without timestamps.
+    pub fn steps_ns(&self) -> Result<Vec<f64>, ExecError> {
+        Ok(self.session.step_ns(0)?)
     }
 
     /// Values of the symbols in the latest run: those that the inputs gave, and those that the device found in the data.
@@ -410,11 +429,11 @@ fn record(entry: &Entry, repetition: Repetition, r: &mut rt::Recorder<'_>) {
         if i > 0 {
             r.barrier();
         }
-        record_once(entry, repetition.side_by_side, r);
+        record_once(entry, repetition, r);
     }
 }
 
-fn record_once(entry: &Entry, n_copies: u32, r: &mut rt::Recorder<'_>) {
+fn record_once(entry: &Entry, repetition: Repetition, r: &mut rt::Recorder<'_>) {
     for (at, step) in entry.steps.iter().enumerate() {
         match step {
             Step::Barrier if entry.orders_groups(at) => r.barrier_for_groups(),
@@ -425,9 +444,12 @@ fn record_once(entry: &Entry, n_copies: u32, r: &mut rt::Recorder<'_>) {
                     Groups::Fixed(g) => rt::Groups::Fixed(g),
                     Groups::Table(word) => rt::Groups::Table(word),
                 };
-                for _ in 0..n_copies {
+                for _ in 0..repetition.side_by_side {
                     r.step_label(&d.label);
                     r.dispatch(d.kernel, &bases, &d.offsets, groups);
+                }
+                if repetition.apart {
+                    r.barrier();
                 }
             }
         }
@@ -441,131 +463,6 @@ fn base(b: Base) -> rt::Base {
         Base::IoTable => rt::Base::IoTable,
         Base::State => rt::Base::State,
         Base::Symbols => rt::Base::Symbols,
-    }
-}
-
-/// One run's symbols, table and device-side input bytes.
-struct Call {
-    symbols: Vec<i64>,
-    table: Vec<u32>,
-    inputs: Vec<Vec<u8>>,
-}
-
-impl Call {
-    fn new(entry: &Entry, inputs: &[Value]) -> Result<Call, ExecError> {
-        if inputs.len() != entry.inputs.len() {
-            return Err(ExecError::InputCount { expected: entry.inputs.len(), got: inputs.len() });
-        }
-        let symbols = bind_symbols(entry, inputs)?;
-        let mut device = vec![];
-        for (port, value) in entry.inputs.iter().zip(inputs) {
-            if let (PortKind::Io(_), Value::Tensor(t)) = (&port.kind, value) {
-                device.push(to_device(port, t)?);
-            }
-        }
-        let word = |(i, s): (usize, &Size)| {
-            s.eval_u32(&symbols)
-                .map_err(|error| ExecError::Size { name: format!("word {i} of the symbol table"), error })
-        };
-        let table = entry.table.iter().enumerate().map(word).collect::<Result<_, _>>()?;
-        let call = Call { symbols, table, inputs: device };
-        entry.inputs.iter().zip(inputs).try_for_each(|(port, value)| call.check(port, value))?;
-        Ok(call)
-    }
-
-    /// Reads the symbols that the device has found.
-    fn find(&mut self, entry: &Entry, words: &[u32]) -> Result<(), ExecError> {
-        for (symbol, value) in entry.symbols.iter().zip(&mut self.symbols) {
-            let Some(word) = symbol.found else { continue };
-            *value = i64::from(words[usize::from(word)].cast_signed());
-            if !(symbol.min..=symbol.max).contains(value) {
-                let (name, min, max) = (symbol.name.clone(), symbol.min, symbol.max);
-                return Err(ExecError::Found { name, value: *value, min, max });
-            }
-        }
-        Ok(())
-    }
-
-    fn shape(&self, port: &Port) -> Result<Vec<i64>, ExecError> {
-        let eval = |s: &Size| s.eval(&self.symbols).map(|v| v as i64);
-        let shape: Result<Vec<i64>, _> = port.shape.iter().map(eval).collect();
-        shape.map_err(|error| ExecError::Size { name: port.name.clone(), error })
-    }
-
-    fn check(&self, port: &Port, value: &Value) -> Result<(), ExecError> {
-        let expected = self.shape(port)?;
-        let fits = match (value, &port.kind) {
-            (Value::Tensor(t), PortKind::Io(_)) => t.shape == expected && crate::plan::elem(t.dtype) == port.elem,
-            (Value::Int(_), PortKind::Symbol(_)) => true,
-            (Value::Tensor(_), PortKind::Symbol(_)) | (Value::Int(_), PortKind::Io(_)) => false,
-        };
-        if fits {
-            return Ok(());
-        }
-        let got = match value {
-            Value::Tensor(t) => format!("{}{:?}", t.dtype, t.shape),
-            Value::Int(v) => format!("the integer {v}"),
-        };
-        Err(ExecError::Input { name: port.name.clone(), expected: format!("{}{expected:?}", port.elem.name()), got })
-    }
-
-    fn input_slices(&self) -> Vec<&[u8]> {
-        self.inputs.iter().map(Vec::as_slice).collect()
-    }
-
-    fn output_bytes(&self, entry: &Entry) -> Result<Vec<u64>, ExecError> {
-        let size = |p: &Port| if p.word_storage { 4 } else { p.elem.size_bytes() };
-        entry.outputs.iter().map(|p| Ok(self.shape(p)?.iter().product::<i64>() as u64 * size(p))).collect()
-    }
-
-    fn output_buffers(&self, entry: &Entry) -> Result<Vec<Vec<u8>>, ExecError> {
-        Ok(self.output_bytes(entry)?.into_iter().map(|n| vec![0; n as usize]).collect())
-    }
-}
-
-/// Reads the symbols off the inputs: integers, and dimensions that are a symbol, a multiple of one, or that plus a constant.
-fn bind_symbols(entry: &Entry, inputs: &[Value]) -> Result<Vec<i64>, ExecError> {
-    let mut found: Vec<Option<i64>> = vec![None; entry.symbols.len()];
-    for (port, value) in entry.inputs.iter().zip(inputs) {
-        match (value, &port.kind) {
-            (Value::Int(v), PortKind::Symbol(s)) => found[*s as usize] = Some(*v),
-            (Value::Tensor(t), PortKind::Io(_)) => {
-                for (size, &v) in port.shape.iter().zip(&t.shape) {
-                    if let Some((symbol, v)) = solve(size, v) {
-                        found[symbol as usize].get_or_insert(v);
-                    }
-                }
-            }
-            (Value::Tensor(_), PortKind::Symbol(_)) | (Value::Int(_), PortKind::Io(_)) => {}
-        }
-    }
-    let checked = entry.symbols.iter().zip(found).map(|(s, v)| {
-        // One that the data decide is at its largest until then. Any other that no input shows has no effect on the program.
-        let value = if s.found.is_some() { s.max } else { v.unwrap_or(s.min) };
-        let fits = (s.min..=s.max).contains(&value);
-        let (name, min, max) = (s.name.clone(), s.min, s.max);
-        if fits { Ok(value) } else { Err(ExecError::Symbol { name, value, min, max }) }
-    });
-    checked.collect()
-}
-
-/// The symbol and its value where `size == v` has one unknown: `s`, `c·s`, `… + c`.
-fn solve(size: &Size, v: i64) -> Option<(u16, i64)> {
-    match size {
-        Size::Symbol(s) => Some((*s, v)),
-        Size::Mul(factors) => match &factors[..] {
-            [Size::Const(c), rest] if *c != 0 && v % c == 0 => solve(rest, v / c),
-            _ => None,
-        },
-        Size::Add(terms) => {
-            let (consts, rest): (Vec<&Size>, Vec<&Size>) = terms.iter().partition(|t| matches!(t, Size::Const(_)));
-            let total: i64 = consts.iter().filter_map(|c| if let Size::Const(c) = c { Some(*c) } else { None }).sum();
-            match rest[..] {
-                [one] => solve(one, v - total),
-                _ => None,
-            }
-        }
-        Size::Const(_) | Size::FloorDiv(..) | Size::Mod(..) | Size::Max(..) | Size::Min(..) => None,
     }
 }
 

@@ -21,6 +21,7 @@ use crate::schedule::interleave::interleave;
 use crate::schedule::layout::{self, Order};
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
+use crate::schedule::tile::Chosen;
 use crate::schedule::wavefront::wavefront;
 use crate::schedule::{place_bytes, tile, waves};
 use jvc_codegen::plan::Plan;
@@ -37,6 +38,8 @@ pub struct Compiled {
     pub graphs: Vec<Graph>,
     /// Values whose elements do not lie row by row, sorted, by entry point.
     pub orders: Vec<Vec<(ValueId, Order)>>,
+    /// How the tile of each dispatch was chosen, where there was a choice that can be measured, by entry point.
+    pub tiles: Vec<Vec<Option<Chosen>>>,
     /// Accuracy reports of `--quantize`, by entry point.
     pub quantized: Vec<quantize::Report>,
     /// What `--precision` left in f32, by entry point.
@@ -141,16 +144,36 @@ pub fn plan_graphs(
     options: &Options,
     device: &DeviceProfile,
 ) -> Result<Compiled, Vec<Diagnostic>> {
+    let devices = vec![device; graphs.len().max(1)];
+    let mut compiled = plan_for(graphs, stores, options, &devices)?;
+    compiled.plan.decisions.splice(0..0, tile::strangers(device));
+    Ok(compiled)
+}
+
+/// As [`plan_graphs`], each graph for a profile of its own: of one device, with different tables of tiles. There is at least one.
+///
+/// # Errors
+/// As [`plan_graphs`].
+///
+/// # Panics
+/// As [`plan_graphs`].
+pub fn plan_for(
+    graphs: Vec<Graph>,
+    stores: &[&WeightStore],
+    options: &Options,
+    devices: &[&DeviceProfile],
+) -> Result<Compiled, Vec<Diagnostic>> {
+    let device = devices[0];
     let mut kernels = KernelTable::default();
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
-    let mut all_orders = vec![];
-    let decisions = tile::strangers(device);
-    let mut plan = Plan { name: "model".into(), device: device.name.clone(), decisions, ..Plan::default() };
-    for (graph, store) in graphs.iter().zip(stores) {
+    let (mut all_orders, mut tiles) = (vec![], vec![]);
+    let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
+    for ((graph, store), device) in graphs.iter().zip(stores).zip(devices) {
         let Scheduled { drafts, symtab, decisions, orders } = schedule(graph, device)?;
         check_slow(graph, &drafts, options)?;
         plan.decisions.extend(decisions);
         all_orders.push(orders.clone());
+        tiles.push(drafts.iter().map(|d| d.tile.clone()).collect());
         let source = Source { graph, weights: store, device, drafts, symtab, orders };
         plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
     }
@@ -162,7 +185,7 @@ pub fn plan_graphs(
         let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
         panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
     }
-    Ok(Compiled { plan, weights, graphs, orders: all_orders, quantized: vec![], mixed: vec![] })
+    Ok(Compiled { plan, weights, graphs, orders: all_orders, tiles, quantized: vec![], mixed: vec![] })
 }
 
 /// What scheduling a graph gives.

@@ -1,4 +1,4 @@
-//! Arguments of the commands that run one program on a GPU and measure it: `run`, `bench`, `coldstart`.
+//! Arguments of the commands that run programs on a GPU and measure them: `run`, `bench`, `coldstart`, `tune`.
 
 use super::{CompileOptions, DeviceArgs, Format};
 use clap::{Args, ValueEnum};
@@ -64,6 +64,56 @@ pub struct BenchArgs {
     /// Time as many runs as each number on standard input says, and print them as a line of JSON
     #[arg(long)]
     pub serve: bool,
+    /// Output form
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// How samples are taken.
+#[derive(Debug, Args)]
+pub struct SamplingArgs {
+    /// Discard samples beside which a fixed load takes so much longer than at its best: the clock was slow
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    pub slack: f64,
+    /// Milliseconds of that load before everything, for the clocks to rise
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pub warmup: u64,
+}
+
+/// `jvc tune`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("task").required(true).args(["output", "check"])))]
+pub struct TuneArgs {
+    /// Exported programs whose products, convolutions and attentions are measured; with --check, those that the table should serve
+    #[arg(value_name = "PROGRAM", required_unless_present = "check")]
+    pub programs: Vec<PathBuf>,
+    #[command(flatten)]
+    /// Options of the compilation.
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    /// Device.
+    pub device: DeviceArgs,
+    /// Where to write the profile with its table
+    #[arg(short, long, value_name = "FILE.toml", requires = "programs")]
+    pub output: Option<PathBuf>,
+    /// Measure nothing: say where the table of --device and the cost model disagree by more than 20 %, and exit with 1 if choices do
+    #[arg(long)]
+    pub check: bool,
+    /// Candidates of each piece of work, at most: those that the cost model likes best
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..))]
+    pub most: u32,
+    /// Samples of each candidate
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Runs of a sample
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Candidates count as equally fast within so much of the fastest: the cost model chooses among them
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
+    pub tie: f64,
+    #[command(flatten)]
+    /// Samples.
+    pub sampling: SamplingArgs,
     /// Output form
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

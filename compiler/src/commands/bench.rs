@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(super) fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let ready = load::in_memory(&args.what, console)?;
     let loaded = Loaded::new(&ready.gpu, &ready.compiled, &rt::CacheDir::Default)?;
-    let repetition = Repetition { chained: args.chain, side_by_side: args.side_by_side };
+    let repetition = Repetition { chained: args.chain, side_by_side: args.side_by_side, apart: false };
     let mut session = loaded.timed_session(0, repetition)?;
     let outputs = session.run(&ready.inputs)?;
     if let Some(path) = &args.output {

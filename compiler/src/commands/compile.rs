@@ -22,6 +22,7 @@ pub(super) fn run(args: &CompileArgs, console: &mut Console<'_>) -> Result<Outco
         return Ok(Outcome::Fine);
     }
     let device = load::device(&args.device)?;
+    load::warn_of_strangers(&device, console)?;
     let name = args.name.clone().unwrap_or_else(|| load::stem(&args.input.programs[0]));
     let mut options = load::options(&args.input.compile, Some(name))?;
     if let Some(limit) = args.budget.error_budget {

@@ -19,6 +19,7 @@ use std::path::Path;
 pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outcome, CommandError> {
     let programs = load::programs(&args.input.programs, &args.input.compile, console)?;
     let device = load::device(&args.device)?;
+    load::warn_of_strangers(&device, console)?;
     let options = load::options(&args.input.compile, Some(load::stem(&args.input.programs[0])))?;
     let compiled = pipeline::compile(&programs, &options, &device).map_err(CommandError::Diagnostics)?;
     let slow = off_fast_path(&programs, &options, &device);

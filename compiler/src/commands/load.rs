@@ -8,6 +8,7 @@ use crate::import::{self, Program};
 use crate::islands::Islands;
 use crate::options::Options;
 use crate::pipeline::{self, Compiled};
+use crate::schedule::tile;
 use crate::tensor_file::read_tensors;
 use crate::verify;
 use jvc_runtime as rt;
@@ -72,6 +73,7 @@ pub(super) fn in_memory(args: &InMemoryArgs, console: &mut Console<'_>) -> Resul
     let gpu = rt::Gpu::open(&select(args.device.gpu.as_deref()))?;
     let profile = profile(&args.device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
     let options = options(&args.compile, None)?;
+    warn_of_strangers(&profile, console)?;
     let started = Instant::now();
     let compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
     let compile_seconds = started.elapsed().as_secs_f64();
@@ -99,7 +101,26 @@ pub(super) fn device(name: &str) -> Result<DeviceProfile, CommandError> {
 }
 
 fn named_device(name: &str) -> Result<DeviceProfile, CommandError> {
-    if name.ends_with(".toml") { Ok(device::load(Path::new(name))?) } else { Ok(device::find(name)?) }
+    if is_file(name) { Ok(device::load(Path::new(name))?) } else { Ok(device::find(name)?) }
+}
+
+fn is_file(device: &str) -> bool {
+    device.ends_with(".toml")
+}
+
+/// The text of a profile: with its comments, but for that of the GPU at hand, which has none.
+pub(super) fn profile_text(args: &DeviceArgs, profile: &DeviceProfile) -> Result<String, CommandError> {
+    match args.device.as_str() {
+        "auto" => Ok(device::print_profile(profile, &format!("queried from {}", profile.description))),
+        file if is_file(file) => Ok(std::fs::read_to_string(file)?),
+        name => Ok(device::file(name)?.to_owned()),
+    }
+}
+
+/// Tells of entries of a profile's table that nothing can follow.
+pub(super) fn warn_of_strangers(profile: &DeviceProfile, console: &mut Console<'_>) -> Result<(), CommandError> {
+    tile::strangers(profile).iter().try_for_each(|line| writeln!(console.err, "jvc: {line}"))?;
+    Ok(())
 }
 
 /// The profile that `--device` names; none for `auto`, which is that of the GPU opened.

@@ -12,11 +12,13 @@ mod golden;
 mod load;
 mod ops;
 mod run;
+mod tune;
 mod verify;
 
 use crate::cli::Command;
 use crate::islands::IslandsError;
 use crate::report::Diagnostic;
+use crate::tune::TuneError;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{self, Write};
 
@@ -105,6 +107,9 @@ pub enum CommandError {
     /// Crates to compare cannot be read.
     #[error(transparent)]
     Diff(#[from] crate::diff::SourceError),
+    /// Nothing tells how fast the device is.
+    #[error(transparent)]
+    Load(#[from] crate::measure::LoadError),
     /// A process that was to be measured gave no result.
     #[error("a measured process ended without a result: {0}")]
     Process(String),
@@ -121,6 +126,17 @@ impl From<IslandsError> for CommandError {
             IslandsError::Tensors(_) | IslandsError::Samples { .. } | IslandsError::NotHeld { .. } => {
                 CommandError::Islands(error)
             }
+        }
+    }
+}
+
+impl From<TuneError> for CommandError {
+    fn from(error: TuneError) -> CommandError {
+        match error {
+            TuneError::Diagnostics(all) => CommandError::Diagnostics(all),
+            TuneError::Exec(error) => CommandError::Exec(error),
+            TuneError::Load(error) => CommandError::Load(error),
+            TuneError::Print(error) => CommandError::Print(error),
         }
     }
 }
@@ -147,6 +163,7 @@ impl CommandError {
             | CommandError::Golden(_)
             | CommandError::Islands(_)
             | CommandError::Process(_)
+            | CommandError::Load(_)
             | CommandError::Exec(_) => 1,
         }
     }
@@ -166,6 +183,7 @@ pub fn run(command: &Command, console: &mut Console<'_>) -> Result<Outcome, Comm
         Command::Compile(args) => compile::run(args, console),
         Command::Run(args) => run::run(args, console),
         Command::Bench(args) => bench::run(args, console),
+        Command::Tune(args) => tune::run(args, console),
         Command::Coldstart(args) => coldstart::run(args, console),
         Command::ColdstartProcess(args) => coldstart::run_process(args, console),
         Command::Verify(args) => verify::run(args, console),

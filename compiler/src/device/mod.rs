@@ -8,7 +8,7 @@ mod tiles;
 
 pub use fragments::{of_open_gpu, with_fragments};
 pub use probe::{of_gpu, print_profile};
-pub use tiles::{Attention, MeasuredTile, Product, Work};
+pub use tiles::{Attention, MeasuredTile, Product, Work, with_tiles};
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Tiles that measured fastest on a device, as its profile holds them: what `jvc tune` writes and tile choice looks up.
 
+use super::DeviceProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -104,6 +105,28 @@ impl fmt::Display for Work {
     }
 }
 
+/// The text of a profile with another table: everything else is as it was, comments included, where that is possible.
+pub fn with_tiles(text: &str, profile: &DeviceProfile, tiles: &[MeasuredTile], source: &str) -> String {
+    #[derive(Serialize)]
+    struct Table<'a> {
+        tiles: &'a [MeasuredTile],
+    }
+    let wanted = DeviceProfile { tiles: tiles.to_vec(), ..profile.clone() };
+    let head: Vec<&str> = text.lines().take_while(|line| !line.starts_with(TITLE) && *line != "[[tiles]]").collect();
+    let table = match tiles {
+        [] => String::new(),
+        _ => toml::to_string(&Table { tiles }).expect("a table is plain data"),
+    };
+    let out = format!("{}\n\n{TITLE} {source}.\n\n{table}", head.join("\n").trim_end());
+    match toml::from_str::<DeviceProfile>(&out) {
+        Ok(profile) if profile == wanted => out,
+        _ => super::print_profile(&wanted, source),
+    }
+}
+
+/// Where the table of a printed profile starts.
+const TITLE: &str = "# Tiles:";
+
 /// What is wrong with a table, if anything is: two entries for the same work, a time that is none, a tile that was not measured.
 pub(super) fn contradiction(tiles: &[MeasuredTile]) -> Option<String> {
     let mut seen: Vec<&Work> = vec![];
@@ -140,6 +163,22 @@ mod tests {
             packed: false,
         };
         MeasuredTile { of: Work::Product(product), tile: tile.into(), us, tried: [(tile.to_string(), us)].into() }
+    }
+
+    #[test]
+    fn a_table_is_put_into_a_profile_s_text_and_taken_out_again() {
+        let (text, profile) =
+            (crate::device::file("h200").expect("bundled"), crate::device::find("h200").expect("bundled"));
+        let (first, second) = (vec![entry(1, "a", 1.25), entry(2, "b", 2.0)], vec![entry(3, "c, d", 17.0)]);
+        let with_first = with_tiles(text, &profile, &first, "a test");
+        assert!(with_first.starts_with(text.trim_end()), "comments stay");
+        let read: DeviceProfile = toml::from_str(&with_first).expect("a profile");
+        assert_eq!(read, DeviceProfile { tiles: first, ..profile.clone() });
+        let with_second = with_tiles(&with_first, &read, &second, "a test");
+        assert_eq!(with_second, with_tiles(text, &profile, &second, "a test"));
+        let odd = with_second.replace("[limits]", "[[tiles]]\n[limits]");
+        let printed = with_tiles(&odd, &profile, &second, "a test");
+        assert_eq!(toml::from_str::<DeviceProfile>(&printed).expect("a profile").tiles, second);
     }
 
     #[test]

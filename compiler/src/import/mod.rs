@@ -25,6 +25,7 @@ pub use error::ImportError;
 pub use print::print;
 pub use program::Program;
 pub use random::fill_random;
+pub(crate) use random::unit;
 
 use archive::Archive;
 use graph::Reader;

@@ -76,7 +76,7 @@ fn bounds(name: &str, sizes: &[i64]) -> (f64, f64) {
 }
 
 /// SplitMix64, as a number in 0 … 1.
-fn unit(state: &mut u64) -> f64 {
+pub(crate) fn unit(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

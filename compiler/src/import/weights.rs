@@ -37,7 +37,29 @@ pub struct WeightView {
 /// All tensors of a checkpoint, by name.
 pub type WeightStore = BTreeMap<String, WeightView>;
 
+impl WeightView {
+    /// True for the same elements of the same memory.
+    pub fn is(&self, other: &WeightView) -> bool {
+        let same = match (&self.storage, &other.storage) {
+            (Some(a), Some(b)) => a.is(b),
+            (None, _) | (_, None) => false,
+        };
+        same && self.dtype == other.dtype
+            && (&self.sizes, &self.strides, self.offset) == (&other.sizes, &other.strides, other.offset)
+    }
+}
+
 impl Storage {
+    /// True for the same range of the same memory.
+    fn is(&self, other: &Storage) -> bool {
+        let same = match (&self.source, &other.source) {
+            (Source::Mapped(a), Source::Mapped(b)) => Arc::ptr_eq(a, b),
+            (Source::Owned(a), Source::Owned(b)) => Arc::ptr_eq(a, b),
+            (Source::Mapped(_), Source::Owned(_)) | (Source::Owned(_), Source::Mapped(_)) => false,
+        };
+        same && self.range == other.range
+    }
+
     /// A range of a mapped file, which the caller has checked.
     pub fn mapped(map: Arc<memmap2::Mmap>, range: Range<usize>) -> Storage {
         Storage { source: Source::Mapped(map), range }

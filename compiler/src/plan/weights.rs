@@ -41,6 +41,8 @@ pub struct WeightTable {
     tensors: Vec<Tensor>,
     layout: Weights,
     by_identity: BTreeMap<Identity, u32>,
+    /// The latest tensor of a name.
+    by_name: BTreeMap<String, u32>,
     max_chunk: u64,
 }
 
@@ -97,6 +99,11 @@ impl WeightTable {
     }
 
     fn add(&mut self, name: &str, tensor: Tensor) -> Result<u32, Diagnostic> {
+        // The very same bytes need not be looked at.
+        let known = self.by_name.get(name).filter(|&&at| self.tensors[at as usize].is(&tensor));
+        if let Some(&at) = known {
+            return Ok(at);
+        }
         let mut hasher = ContentHasher::default();
         hasher.update(&tensor.stored());
         let word = tensor.storage == Storage::Word;
@@ -113,6 +120,7 @@ impl WeightTable {
         let shape = identity.shape.clone();
         self.layout.tensors.push(WeightTensor { name, elem: elem(tensor.dtype), shape, chunk, offset, bytes });
         self.tensors.push(tensor);
+        self.by_name.insert(identity.name.clone(), at);
         self.by_identity.insert(identity, at);
         Ok(at)
     }
@@ -189,6 +197,17 @@ impl WeightTable {
 }
 
 impl Tensor {
+    /// True for the same bytes of the same memory, stored alike.
+    fn is(&self, other: &Tensor) -> bool {
+        let same = match (&self.source, &other.source) {
+            (Source::Views(a), Source::Views(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b)),
+            (Source::Literal(a), Source::Literal(b)) => Arc::ptr_eq(a, b),
+            (Source::Views(_), Source::Literal(_)) | (Source::Literal(_), Source::Views(_)) => false,
+        };
+        same && (self.dtype, self.storage, self.order) == (other.dtype, other.storage, other.order)
+            && self.shape == other.shape
+    }
+
     /// A checkpoint tensor in the element type of the graph.
     fn native<'v>(&self, view: &'v WeightView) -> Cow<'v, [u8]> {
         let whole = match view.contiguous_slice() {

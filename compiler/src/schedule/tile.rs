@@ -267,12 +267,12 @@ pub fn fft(device: &DeviceProfile, n: u32) -> u32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device::find;
 
     /// Products of every kind: large and small, thin, of halves and not.
-    pub(in crate::schedule) fn products_of_models() -> Vec<Problem> {
+    pub(crate) fn products_of_models() -> Vec<Problem> {
         let shapes =
             [(4096.0, 576.0, 2304.0), (1.0, 1280.0, 5120.0), (6.0, 40.0, 64.0), (20.0, 20.0, 20.0), (3.0, 2.0, 5.0)];
         let kinds = [(None, Ty::F32), (Some(DType::F16), Ty::F32), (None, Ty::I32)];
@@ -281,7 +281,7 @@ pub(super) mod tests {
     }
 
     /// Attentions on matrix units, in register tiles, streamed.
-    pub(in crate::schedule) fn attentions_of_models() -> Vec<Heads> {
+    pub(crate) fn attentions_of_models() -> Vec<Heads> {
         let of =
             |queries, half, masked| Heads { batch: 20.0, queries, keys: 1500.0, qk_dim: 64, v_dim: 72, half, masked };
         let f16 = Some(DType::F16);
