@@ -21,7 +21,7 @@ use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::is_exact_in;
 use jvc_kernels::spec::{AttentionStaging, Extent, KernelSpec, MapSpec, MatmulSpec, Staging, Turned};
-use jvc_kernels::templates::{map, scan, sort};
+use jvc_kernels::templates::{map, row, scan, sort};
 
 /// Invocations of a workgroup in the portable path.
 const PORTABLE_WG: u32 = 256;
@@ -98,20 +98,33 @@ pub fn lines(device: &DeviceProfile, lines: f64) -> u32 {
     wg(device, lines)
 }
 
-/// Workgroup size and invocations per row.
-pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64) -> (u32, u32) {
+/// Workgroup size and invocations per row, of rows whose elements come in groups of so many.
+pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64, group: u32) -> (u32, u32) {
     if device.rates.cpu || row_len < 64.0 {
         let threads = threads_within_loops(device, row_len);
         return (wg(device, n_rows * f64::from(threads)).max(threads), threads);
     }
-    // Few long rows want a whole workgroup each; many rows share one, so that each invocation still has a few elements.
     let most = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
+    // Short rows: turns that each lane takes over groups, all of them held, and what every lane does once.
+    let resident = f64::from(device.rates.n_units) * 1024.0;
+    let lane = |threads: u32| (row_len / f64::from(threads * group)).ceil() * f64::from(group);
+    let cost = |threads: u32| (lane(threads) + ROW_ONCE) * (n_rows * f64::from(threads) / resident).max(1.0);
+    let filled = |threads: u32| row_len * 2.0 >= f64::from(threads * group);
+    let short = [8, 16, 32, 64, 128, 256].into_iter().filter(|&t| t <= most && filled(t));
+    let short = short.filter(|&t| lane(t) <= f64::from(row::MOST_HELD));
+    if let Some(threads) = short.min_by(|&a, &b| cost(a).total_cmp(&cost(b))) {
+        return (most, threads);
+    }
+    // Few long rows want a whole workgroup each.
     let mut threads = 32.min(most);
     while threads < most && row_len / f64::from(threads) > 16.0 {
         threads *= 2;
     }
     (most.max(threads), threads)
 }
+
+/// What a lane does once for its row (meeting the others at each stage), in elements.
+const ROW_ONCE: f64 = 8.0;
 
 /// Workgroup size and invocations per line of a cumulative operation. Lines that lie side by side (not `innermost`) are walked alone where
 /// there are many: neighbours then read neighbours.

@@ -23,11 +23,12 @@ use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::dtype::Ty;
 use crate::emit_expr::Emit;
-use crate::expr::{Expr, ExprId, Unary};
+use crate::expr::{Expr, ExprId};
 use crate::limits::{Limits, Reject};
 use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
-use crate::templates::combining::Accumulator;
+use crate::templates::combining::{Accumulator, Taken};
 use crate::templates::kernel;
+pub use held::{MOST_HELD, group_size};
 use held::{Held, Pieces, hold};
 use std::ops::Range;
 
@@ -208,7 +209,6 @@ impl Walk {
                 let position = linear_position(cx, spec);
                 body(cx, position, carried)
             }),
-            Walk::Shared { held: Some(held), .. } => held.visit(cx, initial, body),
             Walk::Shared { lane, threads, total, .. } => {
                 cx.hoist(roots, spec.inner.iter().all(|e| matches!(e, Extent::Const(n) if *n > 0)));
                 // As many turns for all lanes: SwiftShader forgets what a lane has that leaves a loop before its neighbours.
@@ -245,44 +245,31 @@ impl Walk {
     fn pass(&mut self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
         let stages = &spec.stages[group.clone()];
         let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
-        let own = |s: &Stage| Accumulator::new(s.combine, spec.exprs.ty(s.value));
-        // Exponentials have one sign: a few of them lose next to nothing in a plain sum. Means and squares of norms would.
-        let of_few = |s: &Stage| {
-            let exponentials = matches!(spec.exprs.get(s.value), Expr::Unary(Unary::Exp, _));
-            if exponentials { own(s).of_few() } else { own(s) }
-        };
-        let short = matches!(self, Walk::Shared { held: Some(_), .. });
-        let accumulators: Vec<Accumulator> = stages.iter().map(|s| if short { of_few(s) } else { own(s) }).collect();
+        let accumulators: Vec<Accumulator> =
+            stages.iter().map(|s| Accumulator::new(s.combine, spec.exprs.ty(s.value))).collect();
         let start = match self {
             Walk::Alone => cx.asm.u32(0),
             Walk::Shared { lane, .. } => *lane,
         };
-        let mut initial = vec![];
-        for acc in &accumulators {
-            initial.extend(acc.start(&mut cx.asm, start));
-        }
-        let of_block: Vec<Accumulator> = stages.iter().map(of_few).collect();
-        let mut of_blocks: Vec<Id> = vec![];
-        for acc in &of_block {
-            of_blocks.extend(acc.start(&mut cx.asm, start));
-        }
-        let walked = self.in_blocks(cx, spec, &initial, &mut |cx, mut held, carried| {
-            let partial =
-                held.visit(cx, &of_blocks, &mut |cx, at, carried| step_all(cx, stages, &of_block, at, carried));
-            add_all(cx, &accumulators, carried, &of_block, &partial)
-        });
-        let partial = walked.unwrap_or_else(|| {
-            self.positions(cx, spec, &roots, &initial, &mut |cx, position, carried| {
-                step_all(cx, stages, &accumulators, position, carried)
-            })
-        });
-        let mut rest = partial.as_slice();
-        let mut states = vec![];
-        for acc in &accumulators {
-            let (state, after) = rest.split_at(acc.width());
-            rest = after;
-            states.push(acc.settle(&mut cx.asm, state));
-        }
+        let states = if let Walk::Shared { held: Some(held), .. } = self {
+            of_held(cx, &roots, &accumulators, held, start)
+        } else {
+            let mut initial = vec![];
+            for acc in &accumulators {
+                initial.extend(acc.start(&mut cx.asm, start));
+            }
+            let walked = self.in_blocks(cx, spec, &initial, &mut |cx, mut held, carried| {
+                let block = of_held(cx, &roots, &accumulators, &mut held, start);
+                add_all(cx, &accumulators, carried, &block)
+            });
+            let partial = walked.unwrap_or_else(|| {
+                self.positions(cx, spec, &roots, &initial, &mut |cx, position, carried| {
+                    step_all(cx, stages, &accumulators, position, carried)
+                })
+            });
+            let own = split(&accumulators, &partial);
+            accumulators.iter().zip(own).map(|(acc, state)| acc.settle(&mut cx.asm, state)).collect()
+        };
         let states = self.meet(cx, &accumulators, states, group.end == spec.stages.len());
         for ((i, acc), state) in group.zip(&accumulators).zip(states) {
             cx.bind_arg(i, acc.result(&state));
@@ -302,27 +289,21 @@ impl Walk {
         }
         cx.asm.barrier();
         let mut left = *threads;
-        while left > 1 {
-            let ways = left.min(MEETING);
-            left /= ways;
+        while left > MEETING {
+            left /= MEETING;
             let left_id = cx.asm.u32(left);
             let active = cx.asm.ult(*lane, left_id);
             cx.if_then(active, &[], |cx| {
                 for (acc, mine) in accs.iter().zip(&places) {
-                    let first = acc.get(cx, mine, slot);
-                    let merged = (1..ways).fold(first, |merged, way| {
-                        let by = cx.asm.u32(way * left);
-                        let other = cx.asm.iadd(slot, by);
-                        let other = acc.get(cx, mine, other);
-                        acc.merge(&mut cx.asm, &merged, &other)
-                    });
+                    let merged = merged(cx, *acc, mine, slot, (MEETING, left));
                     acc.put(cx, mine, slot, &merged);
                 }
                 vec![]
             });
             cx.asm.barrier();
         }
-        let results = accs.iter().zip(&places).map(|(acc, mine)| acc.get(cx, mine, *first_slot)).collect();
+        // What is left, each lane merges for itself: that takes less than another barrier.
+        let results = accs.iter().zip(&places).map(|(acc, mine)| merged(cx, *acc, mine, *first_slot, (left, 1))).collect();
         if !last {
             cx.asm.barrier();
         }
@@ -396,34 +377,58 @@ fn step_all(
     position: Id,
     carried: &[Id],
 ) -> Vec<Id> {
-    let mut next = vec![];
-    let mut rest = carried;
-    for (stage, acc) in stages.iter().zip(accumulators) {
-        let (state, after) = rest.split_at(acc.width());
-        rest = after;
+    let states = split(accumulators, carried);
+    let each = stages.iter().zip(accumulators).zip(states);
+    each.flat_map(|((stage, acc), state)| {
         let value = cx.eval(stage.value);
-        next.extend(acc.step(&mut cx.asm, state, value, position));
-    }
-    next
+        acc.step(&mut cx.asm, state, value, position)
+    })
+    .collect()
+}
+
+/// Settled results of the stages whose values these are, over the elements that a lane holds.
+fn of_held(
+    cx: &mut Emit<'_>,
+    values: &[ExprId],
+    accumulators: &[Accumulator],
+    held: &mut Held,
+    first_position: Id,
+) -> Vec<Vec<Id>> {
+    let visited = held.visit(cx, &mut |cx| values.iter().map(|&value| cx.eval(value)).collect());
+    let of_stage = |k: usize| -> Vec<Taken> { visited.iter().map(|(v, at, inside)| (v[k], *at, *inside)).collect() };
+    accumulators
+        .iter()
+        .enumerate()
+        .map(|(k, acc)| acc.of_values(&mut cx.asm, &of_stage(k), first_position))
+        .collect()
+}
+
+/// States of accumulators that stand one after the other.
+fn split<'s>(accumulators: &[Accumulator], mut states: &'s [Id]) -> Vec<&'s [Id]> {
+    let mut next = |acc: &Accumulator| {
+        let (state, rest) = states.split_at(acc.width());
+        states = rest;
+        state
+    };
+    accumulators.iter().map(&mut next).collect()
 }
 
 /// What a block gives, added to what came before it.
-fn add_all(
-    cx: &mut Emit<'_>,
-    accumulators: &[Accumulator],
-    carried: &[Id],
-    of_block: &[Accumulator],
-    partial: &[Id],
-) -> Vec<Id> {
-    let (mut next, mut before, mut new) = (vec![], carried, partial);
-    for (acc, own) in accumulators.iter().zip(of_block) {
-        let (state, rest) = before.split_at(acc.width());
-        let (block, more) = new.split_at(own.width());
-        (before, new) = (rest, more);
-        let block = own.settle(&mut cx.asm, block);
-        next.extend(acc.add(&mut cx.asm, state, &block));
-    }
-    next
+fn add_all(cx: &mut Emit<'_>, accumulators: &[Accumulator], carried: &[Id], block: &[Vec<Id>]) -> Vec<Id> {
+    let before = split(accumulators, carried);
+    let each = accumulators.iter().zip(before).zip(block);
+    each.flat_map(|((acc, state), later)| acc.add(&mut cx.asm, state, later)).collect()
+}
+
+/// As many states in shared memory as one, from a slot on, so many slots apart.
+fn merged(cx: &mut Emit<'_>, acc: Accumulator, arrays: &[Shared], slot: Id, (count, apart): (u32, u32)) -> Vec<Id> {
+    let at = |cx: &mut Emit<'_>, k: u32| {
+        let by = cx.asm.u32(k * apart);
+        let slot = cx.asm.iadd(slot, by);
+        acc.get(cx, arrays, slot)
+    };
+    let states = (0..count).map(|k| at(cx, k)).collect();
+    acc.merge_all(&mut cx.asm, states)
 }
 
 /// Binds axes from `first` on to the coordinates of a linear index.

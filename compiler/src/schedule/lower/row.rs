@@ -8,6 +8,7 @@ use crate::ir::{Dim, NodeId, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{Binary, ExprId, Unary};
 use jvc_kernels::spec::{Combine, Extent, KernelSpec, RowSpec, Stage, Store};
+use jvc_kernels::templates::row;
 
 /// A row kernel under construction: which coordinates are rows, which run within one.
 pub(super) struct Row {
@@ -58,27 +59,28 @@ impl Row {
 
     /// The kernel, with stores once a row or once an element.
     pub(super) fn finish(self, cx: &mut Ctx<'_>, row_stores: Vec<Store>, element_stores: Vec<Store>) -> Lowered {
-        let tile = tile::row(cx.device, self.n_rows, self.row_len);
-        self.finish_as(cx, tile, row_stores, element_stores)
+        let (n_rows, row_len, device) = (self.n_rows, self.row_len, cx.device);
+        let tile = |spec: &RowSpec| tile::row(device, n_rows, row_len, row::group_size(spec));
+        self.finish_as(cx, &tile, row_stores, element_stores)
     }
 
     /// As [`Row::finish`], for a time step of a recurrent layer.
     pub(super) fn finish_step(self, cx: &mut Ctx<'_>, row_stores: Vec<Store>) -> Lowered {
         let tile = tile::step(cx.device, self.n_rows, self.row_len);
-        self.finish_as(cx, tile, row_stores, vec![])
+        self.finish_as(cx, &|_| tile, row_stores, vec![])
     }
 
     fn finish_as(
         self,
         cx: &mut Ctx<'_>,
-        (wg, threads_per_row): (u32, u32),
+        tile: &dyn Fn(&RowSpec) -> (u32, u32),
         row_stores: Vec<Store>,
         element_stores: Vec<Store>,
     ) -> Lowered {
         let exprs = std::mem::take(&mut cx.ix.exprs);
         let passes = self.stages.len() as f64 + f64::from(u8::from(!element_stores.is_empty()));
         let flops = self.n_rows * self.row_len * passes * 2.0;
-        let spec = RowSpec {
+        let mut spec = RowSpec {
             interface: cx.interface(),
             exprs,
             outer: self.outer,
@@ -86,9 +88,10 @@ impl Row {
             stages: self.stages,
             row_stores,
             element_stores,
-            threads_per_row,
-            wg,
+            threads_per_row: 1,
+            wg: 1,
         };
+        (spec.wg, spec.threads_per_row) = tile(&spec);
         Lowered::new(KernelSpec::Row(spec), flops)
     }
 }

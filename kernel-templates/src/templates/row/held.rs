@@ -1,7 +1,7 @@
 //! Elements of a row that a lane holds: all of a short row, or a block of a longer one. Loaded once, by groups where these are found as
 //! wholes; what one stage computes of an element, the next one has.
 
-use super::{PositionBody, bind_coordinates};
+use super::bind_coordinates;
 use crate::asm::Id;
 use crate::emit_expr::{Emit, Kept};
 use crate::emit_group::Groups;
@@ -11,9 +11,10 @@ use crate::spec::{Extent, RowSpec, Store};
 /// Elements of a lane that are looked at together, and how they come in groups.
 pub(super) type Pieces = (u32, Option<Groups>);
 
-/// Most elements of a lane that are held, and most nodes of expressions over all of them.
-const MOST_HELD: u32 = 32;
-const MOST_HELD_NODES: usize = 768;
+/// Most elements of a lane that are held.
+pub const MOST_HELD: u32 = 32;
+/// Most nodes of expressions over all of them.
+const MOST_HELD_NODES: usize = 1536;
 /// Elements of a lane in a block of a longer row.
 const BLOCK_HELD: u32 = 16;
 
@@ -43,14 +44,25 @@ pub(super) fn hold(spec: &RowSpec) -> (Option<Pieces>, Option<Pieces>) {
 fn pieces(spec: &RowSpec) -> Option<(u32, Option<Groups>, usize)> {
     let total: u32 =
         spec.inner.iter().map(|e| if let Extent::Const(n) = e { Some(*n) } else { None }).product::<Option<u32>>()?;
-    let roots = all_roots(spec);
+    if total == 0 || spec.threads_per_row == 1 {
+        return None;
+    }
+    let groups = groups(spec).filter(|g| total / g.size * 2 >= spec.threads_per_row);
+    Some((total, groups, spec.exprs.reachable(&all_roots(spec)).len()))
+}
+
+/// How the elements of a row come in groups along its last axis.
+fn groups(spec: &RowSpec) -> Option<Groups> {
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
-    let axis = extents.len().checked_sub(1).filter(|_| total > 0 && spec.threads_per_row > 1)?;
+    let axis = extents.len().checked_sub(1)?;
     let values: Vec<ExprId> =
         spec.stages.iter().map(|s| s.value).chain(spec.element_stores.iter().map(|s| s.value)).collect();
-    let groups = Groups::of((&spec.exprs, &spec.interface, &extents), &values, &spec.element_stores, axis);
-    let groups = groups.filter(|g| total / g.size * 2 >= spec.threads_per_row);
-    Some((total, groups, spec.exprs.reachable(&roots).len()))
+    Groups::of((&spec.exprs, &spec.interface, &extents), &values, &spec.element_stores, axis)
+}
+
+/// Elements of a row that a lane loads and stores at once, if it has enough of them: 1 where they are found one by one.
+pub fn group_size(spec: &RowSpec) -> u32 {
+    groups(spec).map_or(1, |g| g.size)
 }
 
 /// All that is evaluated at a position.
@@ -59,6 +71,9 @@ fn all_roots(spec: &RowSpec) -> Vec<ExprId> {
     let stores = spec.element_stores.iter().flat_map(of).flatten();
     spec.stages.iter().map(|s| s.value).chain(stores).collect()
 }
+
+/// Values at an element, its position, and whether it is there.
+pub(super) type Visited = (Vec<Id>, Id, Option<Id>);
 
 impl Held {
     /// Loads a lane's elements, from position `start` on where the row is walked in blocks. Those beyond the row repeat its last ones, and do
@@ -105,18 +120,15 @@ impl Held {
         Held { elements, groups: groups.map(|g| (g, starts)) }
     }
 
-    /// `body` at each element; what it computes stays known.
-    pub(super) fn visit(&mut self, cx: &mut Emit<'_>, initial: &[Id], body: &mut PositionBody<'_>) -> Vec<Id> {
-        let mut carried = initial.to_vec();
+    /// What `body` gives at each element, with the element's position and whether it is there; what it computes stays known.
+    pub(super) fn visit(&mut self, cx: &mut Emit<'_>, body: &mut dyn FnMut(&mut Emit<'_>) -> Vec<Id>) -> Vec<Visited> {
+        let mut visited = vec![];
         for (scope, position, inside) in &mut self.elements {
-            let mut next = vec![];
-            *scope = cx.keep_scope(Some(scope), |cx| next = body(cx, *position, &carried));
-            if let Some(inside) = *inside {
-                next = next.iter().zip(&carried).map(|(&new, &old)| cx.asm.select(inside, new, old)).collect();
-            }
-            carried = next;
+            let mut values = vec![];
+            *scope = cx.keep_scope(Some(scope), |cx| values = body(cx));
+            visited.push((values, *position, *inside));
         }
-        carried
+        visited
     }
 
     pub(super) fn store(&mut self, cx: &mut Emit<'_>, spec: &RowSpec) -> Vec<Id> {
