@@ -31,6 +31,10 @@ const fn tile(size: (u32, u32, u32), each: (u32, u32), buffers: u32, rate: f64, 
 /// Tiles of 128 × 128 have no registers left for the sums of chains: longer sums than this take half as long again.
 const ONE_CHAIN: f64 = 768.0;
 
+/// Workgroups that a unit has registers for where sums are chains: 384 of 128 × 48 then take two rounds of 132 units, and 4096×576×2304 takes
+/// 425 µs, 23 times as long per term as 4096×576×576.
+const CHAINED: f64 = 2.0;
+
 /// As measured on an H200, of the best there.
 const TILES: [Tile; 11] = [
     tile((128, 128, 16), (8, 8), 1, 1.02, 2.0, 0.9),
@@ -88,9 +92,11 @@ impl Tile {
         // Between one workgroup and a full unit, linearly. Where a unit holds several, those of a second round are too few again.
         let full = |n: f64| ((n - 1.0) / (self.held - 1.0).max(1.0)).min(1.0);
         let shared = |n: f64| n / (self.alone + (1.0 - self.alone) * full(n));
+        let chains = p.k > ONE_CHAIN;
+        let round = if chains { self.held.min(CHAINED) } else { self.held };
         let shares = match per_unit {
-            n if n < self.held => shared(n),
-            n if self.held > 2.0 && n > self.held && n < 2.0 * self.held => self.held + shared(n - self.held),
+            n if n <= round => shared(n),
+            n if (chains || self.held > 2.0) && n < 2.0 * round => shared(round) + shared(n - round),
             n => n,
         };
         device.rates.dispatch_us + shares * one

@@ -30,6 +30,9 @@ pub struct Heads {
 /// Fewer queries or keys leave most of a fragment, or of a register tile, empty.
 const COOP_LEAST: f64 = 16.0;
 const TILED_LEAST: (f64, f64) = (64.0, 32.0);
+/// Heads for each unit from which on a fragment that few queries leave empty costs less than walking keys without matrix units: SAM 2's windows
+/// of 4 queries and 16 keys.
+const COOP_HEADS: f64 = 8.0;
 
 /// Every way to compute an attention on a device, what measured fastest on an H200 first, and why none of them is fast. There is at least one.
 pub(super) fn attentions(device: &DeviceProfile, p: &Heads) -> (Vec<Candidate<AttentionStaging>>, Vec<&'static str>) {
@@ -62,7 +65,8 @@ const COOP_FEW: [(u32, u32, u32); 5] = [(1, 4, 64), (1, 4, 32), (1, 4, 16), (1, 
 
 /// The cooperative tiles, those first that this attention is better off with, or why there are none.
 fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<Vec<CoopAttention>, &'static str> {
-    if p.queries < COOP_LEAST || p.keys < COOP_LEAST {
+    let many_heads = p.batch >= COOP_HEADS * f64::from(device.rates.n_units);
+    if p.queries < COOP_LEAST && !many_heads || p.keys < COOP_LEAST {
         return Err("half-precision attention too small for cooperative matrices");
     }
     if device.limits.subgroup_size == 0 || !device.features.vulkan_memory_model {
@@ -77,6 +81,9 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<Vec<CoopAttent
     };
     let tile = |(rows, warps, block_keys): (u32, u32, u32)| {
         let subgroup = device.limits.subgroup_size;
+        // A subgroup without queries, and a block of keys that are not there, would take as long as any other.
+        let warps = warps.min(fragments(p.queries, rows * frag.0));
+        let block_keys = block_keys.min(fragments(p.keys, frag.1) * frag.1);
         CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left: Left::Components, ahead: true }
     };
     let (rows, warps, _) = COOP_MANY;
@@ -86,12 +93,21 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<Vec<CoopAttent
     let (wide, few) = COOP_FEW.split_at(usize::from(p.masked));
     let first = [COOP_MANY].into_iter().filter(|_| many).chain(few.iter().copied());
     let others = [COOP_MANY].into_iter().filter(|_| !many).chain(wide.iter().copied());
-    let all: Vec<CoopAttention> =
-        first.chain(others).map(tile).filter(|c| coop_fits(c, (p.qk_dim, p.v_dim), &limits)).collect();
+    let mut all: Vec<CoopAttention> = vec![];
+    for c in first.chain(others).map(tile).filter(|c| coop_fits(c, (p.qk_dim, p.v_dim), &limits)) {
+        if !all.contains(&c) {
+            all.push(c);
+        }
+    }
     if all.is_empty() {
         return Err("half-precision attention without cooperative matrices: no tile fits the device");
     }
     Ok(all)
+}
+
+/// Fragments of a side that cover so many.
+fn fragments(count: f64, side: u32) -> u32 {
+    ((count / f64::from(side)).ceil() as u32).max(1)
 }
 
 /// Register tiles and workgroup: the first measured fastest on an H200, whatever the number of queries; the other for heads of so many channels
@@ -228,7 +244,7 @@ mod tests {
         format!("{staging} wg{wg}{}", slow.iter().map(|s| format!("; {s}")).collect::<String>())
     }
 
-    /// The fastest of those measured on the card.
+    /// The fastest of those measured on the card; windows of so few queries by what they leave empty.
     #[test]
     fn the_shapes_of_the_models_get_their_measured_tiles_on_an_h200() {
         let f16 = Some(DType::F16);
@@ -241,6 +257,9 @@ mod tests {
             (heads(32.0, 1024.0, 1024.0, 128, f16), "coop 1 4 64 wg128"),
             (heads(1.0, 4096.0, 28_736.0, 256, f16), "coop 1 2 32 wg64"),
             (Heads { masked: true, ..heads(64.0, 196.0, 196.0, 64, f16) }, "coop 1 4 32 wg128"),
+            (heads(4096.0, 16.0, 16.0, 72, f16), "coop 1 1 16 wg32"),
+            (heads(8192.0, 4.0, 16.0, 72, f16), "coop 1 1 16 wg32"),
+            (heads(2048.0, 16.0, 64.0, 72, f16), "coop 1 1 64 wg32"),
             (heads(8.0, 4096.0, 4096.0, 72, None), "tiled 4x4 wg128"),
             (heads(6.0, 1370.0, 1370.0, 64, None), "tiled 4x4 wg128"),
         ] {
