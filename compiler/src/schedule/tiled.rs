@@ -31,9 +31,12 @@ const fn tile(size: (u32, u32, u32), each: (u32, u32), buffers: u32, rate: f64, 
 /// Tiles of 128 × 128 have no registers left for the sums of chains: longer sums than this take half as long again.
 const ONE_CHAIN: f64 = 768.0;
 
-/// Workgroups that a unit has registers for where sums are chains: 384 of 128 × 48 then take two rounds of 132 units, and 4096×576×2304 takes
-/// 425 µs, 23 times as long per term as 4096×576×576.
-const CHAINED: f64 = 2.0;
+/// 32-bit registers of a unit, and what an invocation needs beside its sums, of which chains have two sets: fewer workgroups fit.
+const UNIT_REGISTERS: f64 = 65_536.0;
+const OTHER_REGISTERS: u32 = 56;
+/// What few workgroups of chains in a second round add to a product: 4096×576×2304 takes 425 µs in 384 tiles of 128 × 48, of which a unit has
+/// three and room for two; 4096×576×576 takes 81.
+const SECOND_ROUND: f64 = 1.37;
 
 /// As measured on an H200, of the best there.
 const TILES: [Tile; 11] = [
@@ -77,6 +80,15 @@ impl Tile {
         self.wg() <= most && bytes <= device.limits.shared_bytes_per_workgroup
     }
 
+    /// Whether a unit has room for some of its workgroups and then for the rest, because their sums are chains.
+    fn takes_two_rounds(&self, device: &DeviceProfile, p: &Problem) -> bool {
+        let registers = self.wg() * (2 * self.rows * self.cols + OTHER_REGISTERS);
+        let round = (UNIT_REGISTERS / f64::from(registers)).floor().clamp(1.0, self.held);
+        let tiles = p.batch * (p.m / f64::from(self.bm)).ceil() * (p.n / f64::from(self.bn)).ceil();
+        let per_unit = (tiles / f64::from(device.rates.n_units)).ceil();
+        p.k > ONE_CHAIN && per_unit > round && per_unit < 2.0 * round
+    }
+
     /// Predicted time in µs.
     fn cost(&self, device: &DeviceProfile, p: &Problem) -> f64 {
         let [bm, bn, bk] = [self.bm, self.bn, self.bk].map(f64::from);
@@ -92,11 +104,9 @@ impl Tile {
         // Between one workgroup and a full unit, linearly. Where a unit holds several, those of a second round are too few again.
         let full = |n: f64| ((n - 1.0) / (self.held - 1.0).max(1.0)).min(1.0);
         let shared = |n: f64| n / (self.alone + (1.0 - self.alone) * full(n));
-        let chains = p.k > ONE_CHAIN;
-        let round = if chains { self.held.min(CHAINED) } else { self.held };
         let shares = match per_unit {
-            n if n <= round => shared(n),
-            n if (chains || self.held > 2.0) && n < 2.0 * round => shared(round) + shared(n - round),
+            n if n < self.held => shared(n),
+            n if self.held > 2.0 && n > self.held && n < 2.0 * self.held => self.held + shared(n - self.held),
             n => n,
         };
         device.rates.dispatch_us + shares * one
@@ -115,9 +125,11 @@ pub(super) fn candidates(device: &DeviceProfile, p: &Problem) -> Vec<Candidate<S
     if all.is_empty() { vec![candidate(&TILES[SMALLEST], None)] } else { all }
 }
 
-/// The least predicted time.
-fn least(candidates: &[Candidate<Staging>]) -> f64 {
-    candidates.iter().filter_map(|c| c.cost).fold(f64::INFINITY, f64::min)
+/// The tile that takes the least predicted time.
+fn best(device: &DeviceProfile, p: &Problem) -> (&'static Tile, f64) {
+    let most = 256.min(device.limits.max_workgroup_invocations);
+    let costs = TILES.iter().filter(|t| t.fits(device, most)).map(|t| (t, t.cost(device, p)));
+    costs.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((&TILES[SMALLEST], f64::INFINITY))
 }
 
 /// Number of parts that a product is best summed in, a divisor of `divisible`; 1 for a whole one.
@@ -128,13 +140,14 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     let cost = |parts: u32| {
         let parts = f64::from(parts);
         let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, ..*p };
-        let product = tile::half_us(device, &part).unwrap_or_else(|| least(&candidates(device, &part)));
+        let product = tile::half_us(device, &part).unwrap_or_else(|| best(device, &part).1);
         // Parts are written and read once more.
         let bytes = if parts > 1.0 { p.batch * p.m * p.n * 4.0 * (2.0 * parts + 1.0) } else { 0.0 };
         let pass = if parts > 1.0 { SUM_US + bytes / (device.rates.peak_gb_per_s * 1e3) } else { 0.0 };
         product + pass
     };
-    let whole = cost(1);
+    let slowed = tile::half_us(device, p).is_none() && best(device, p).0.takes_two_rounds(device, p);
+    let whole = cost(1) * if slowed { SECOND_ROUND } else { 1.0 };
     let choices = (2..=MAX_PARTS).filter(|s| divisible.is_multiple_of(*s) && p.k / f64::from(*s) >= MIN_PART);
     let best = choices.map(|s| (s, cost(s))).min_by(|a, b| a.1.total_cmp(&b.1));
     best.filter(|(_, time)| *time < WORTH * whole).map_or(1, |(s, _)| s)
@@ -192,6 +205,8 @@ mod tests {
         assert!(n > 1 && 4096 % n == 0, "{n}");
         assert_eq!(parts(&h200, &problem(4096.0, 4096.0, 4096.0, 4096.0), 4096), 1);
         assert_eq!(parts(&h200, &problem(256.0, 256.0, 200.0, 200.0), 200), 1, "no part would be long enough");
+        let two_rounds = problem(4096.0, 576.0, 2304.0, 2304.0);
+        assert_eq!(parts(&h200, &two_rounds, 2304), 2, "a whole takes 425 µs");
         assert_eq!(parts(&h200, &few, 1), 1, "nothing divides it");
         assert_eq!(parts(&find("lavapipe").expect("a bundled profile"), &few, 4096), 1, "a CPU is always full");
     }
