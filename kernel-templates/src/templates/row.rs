@@ -28,8 +28,8 @@ use crate::limits::{Limits, Reject};
 use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
 use crate::templates::combining::{Accumulator, Taken};
 use crate::templates::kernel;
-pub use held::{MOST_HELD, group_size};
 use held::{Held, Pieces, hold};
+pub use held::{MOST_HELD, group_size};
 use std::ops::Range;
 
 /// Whether a device can run it.
@@ -303,7 +303,8 @@ impl Walk {
             cx.asm.barrier();
         }
         // What is left, each lane merges for itself: that takes less than another barrier.
-        let results = accs.iter().zip(&places).map(|(acc, mine)| merged(cx, *acc, mine, *first_slot, (left, 1))).collect();
+        let results =
+            accs.iter().zip(&places).map(|(acc, mine)| merged(cx, *acc, mine, *first_slot, (left, 1))).collect();
         if !last {
             cx.asm.barrier();
         }
@@ -396,11 +397,7 @@ fn of_held(
 ) -> Vec<Vec<Id>> {
     let visited = held.visit(cx, &mut |cx| values.iter().map(|&value| cx.eval(value)).collect());
     let of_stage = |k: usize| -> Vec<Taken> { visited.iter().map(|(v, at, inside)| (v[k], *at, *inside)).collect() };
-    accumulators
-        .iter()
-        .enumerate()
-        .map(|(k, acc)| acc.of_values(&mut cx.asm, &of_stage(k), first_position))
-        .collect()
+    accumulators.iter().enumerate().map(|(k, acc)| acc.of_values(&mut cx.asm, &of_stage(k), first_position)).collect()
 }
 
 /// States of accumulators that stand one after the other.
