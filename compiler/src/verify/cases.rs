@@ -2,7 +2,7 @@
 //! single operators, and which cases need a wider judgement.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What the index says of a case.
@@ -24,14 +24,20 @@ pub struct Flags {
 #[derive(Debug, Default)]
 pub(super) struct CaseIndex(BTreeMap<PathBuf, Flags>);
 
+/// Folders of a program that may have the index.
+const INDEX_ABOVE: usize = 3;
+
 impl CaseIndex {
-    /// Reads the indices of the given folders (or of the folders above given files).
-    pub(super) fn read(paths: &[PathBuf]) -> CaseIndex {
+    /// Reads the indices in the folders of the given programs, and in up to two folders above them.
+    pub(super) fn read<'p>(programs: impl Iterator<Item = &'p Path>) -> CaseIndex {
         let mut index = CaseIndex::default();
-        for path in paths {
-            let start = path.canonicalize().unwrap_or_else(|_| path.clone());
-            if let Some(folder) = start.ancestors().take(3).find(|f| f.join("index.json").is_file()) {
-                index.add(folder);
+        let mut seen: BTreeSet<PathBuf> = BTreeSet::new();
+        for program in programs {
+            let program = program.canonicalize().unwrap_or_else(|_| program.to_path_buf());
+            for folder in program.ancestors().skip(1).take(INDEX_ABOVE) {
+                if seen.insert(folder.to_path_buf()) && folder.join("index.json").is_file() {
+                    index.add(folder);
+                }
             }
         }
         index
@@ -77,7 +83,7 @@ mod tests {
         for file in ["abs/004.pt2", "abs/004.core.pt2", "abs/005.pt2"] {
             std::fs::write(root.join(file), "").expect("writable");
         }
-        let index = CaseIndex::read(&[root.join("abs/004.core.pt2")]);
+        let index = CaseIndex::read([root.join("abs/004.core.pt2").as_path()].into_iter());
         assert_eq!(
             index.flags(&root.join("abs/004.core.pt2")),
             Flags { operator: true, edge: true, ..Flags::default() }

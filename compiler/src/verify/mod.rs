@@ -166,7 +166,7 @@ fn search(root: &Path, folder: &Path, out: &mut Vec<Target>) -> Result<(), Verif
 /// No device, unreadable paths, unwritable outputs. What is wrong with a program is in its report.
 pub fn verify(request: &Request, each: &mut dyn FnMut(usize, usize, &FileReport)) -> Result<Summary, VerifyError> {
     let targets = find_targets(&request.paths)?;
-    let index = CaseIndex::read(&request.paths);
+    let index = CaseIndex::read(targets.iter().map(|t| t.path.as_path()));
     let mut runner = Runner::open(request)?;
     let mut summary = Summary::default();
     for (i, target) in targets.iter().enumerate() {
