@@ -44,11 +44,14 @@ pub enum Command {
   jvc run resnet18.pt2 --inputs in.safetensors --repeat 20 --steps
 Tensors are called in.N and out.N, in the order of the program's inputs and outputs.")]
     Run(RunArgs),
-    /// Compile in memory and measure how long a run takes, with inputs and outputs on the device
+    /// Measure how long runs and their steps take, of a program or of two in turns, with inputs and outputs on the device
     #[command(after_help = "Examples:
   jvc bench resnet18.pt2 --inputs in.safetensors
+  jvc bench old-crate new-crate
+  jvc bench resnet18.pt2 --device h200 --other-device h200-tuned.toml --steps 20
   jvc bench matmul.pt2 --inputs in.safetensors --chain 20 --format json
   jvc bench resnet18.pt2 --inputs in.safetensors --serve
+Two things are measured in turns. Without --inputs, they are made up. docs/bench.md says how it is measured.
 With --serve, each number N on standard input is answered by the times of N runs, so that a script can interleave what it compares.")]
     Bench(BenchArgs),
     /// Measure the tiles that kernels could have, and write a device profile with those that are fastest

@@ -13,7 +13,7 @@ use crate::{device, predict};
 use jvc_codegen::plan::{Outline, Port, PortKind, Requirements, Size, Step, Symbol};
 use serde::Serialize;
 use std::collections::BTreeMap;
-pub use steps::{Moved, StepChange};
+pub use steps::{Moved, StepChange, pairs};
 
 /// The differences of two crates.
 #[derive(Debug, Clone, PartialEq, Serialize)]

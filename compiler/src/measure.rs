@@ -1,8 +1,10 @@
 //! Measuring so that figures can be trusted: what is compared takes turns, a fixed load before and after each sample tells how fast the
 //! device's clock was, samples beside a slow one are discarded and counted, and what scatters is marked.
 
+mod arms;
 mod load;
 
+pub use arms::{TimedSteps, WholeRuns};
 pub use load::{FixedLoad, LoadError};
 
 use crate::exec::ExecError;

@@ -8,10 +8,10 @@ mod check;
 pub use check::{Disagreement, Verdict, check};
 
 use crate::device::{DeviceProfile, MeasuredTile, Work};
-use crate::exec::{ExecError, Loaded, Resident, Session, made_up};
+use crate::exec::{ExecError, Loaded, made_up};
 use crate::import::Program;
 use crate::ir::Graph;
-use crate::measure::{Arm, Clock, Figure, LoadError, Samples, Sampling, Taken, in_turns};
+use crate::measure::{Arm, Clock, Figure, LoadError, Samples, Sampling, Taken, TimedSteps, in_turns};
 use crate::options::Options;
 use crate::pipeline::{Compiled, graph_of, plan_for, schedule};
 use crate::report::Diagnostic;
@@ -153,23 +153,6 @@ fn plan_rounds(
     Ok(compiled)
 }
 
-struct Round<'a> {
-    session: Session<'a>,
-    resident: Resident,
-}
-
-impl Arm for Round<'_> {
-    /// Microseconds of each step.
-    fn rows(&mut self, n_runs: u32) -> Result<Vec<Vec<f64>>, ExecError> {
-        let mut row = || {
-            self.session.reset();
-            self.session.run_resident(&self.resident)?;
-            Ok(self.session.steps_ns()?.into_iter().map(|ns| ns / 1e3).collect())
-        };
-        (0..n_runs).map(|_| row()).collect()
-    }
-}
-
 fn run_rounds(
     gpu: &rt::Gpu,
     compiled: &Compiled,
@@ -180,12 +163,7 @@ fn run_rounds(
     let arenas = loaded.arenas()?;
     let mut rounds = vec![];
     for (at, entry) in compiled.plan.entries.iter().enumerate() {
-        let mut session = loaded.stepped_session(at, Some(&arenas))?;
-        let resident = session.make_resident(gpu, &made_up(entry, 1)?)?;
-        let mut round = Round { session, resident };
-        // The first run of a program finds nothing in any cache.
-        round.rows(1)?;
-        rounds.push(round);
+        rounds.push(TimedSteps::new(gpu, &loaded, (at, Some(&arenas)), &made_up(entry, 1)?)?);
     }
     let mut arms: Vec<&mut dyn Arm> = rounds.iter_mut().map(|round| round as &mut dyn Arm).collect();
     Ok(in_turns(&mut arms, clock, sampling)?)

@@ -44,17 +44,26 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(flatten)]
-    /// What runs.
+    /// What runs: a program, or the folder of a crate that `jvc compile` wrote with its weights.
     pub what: InMemoryArgs,
+    /// Another program or crate, to be measured in turns with the first
+    #[arg(value_name = "OTHER")]
+    pub other: Option<PathBuf>,
+    /// Compile OTHER, or the same program once more, for this device profile
+    #[arg(long, value_name = "DEVICE")]
+    pub other_device: Option<String>,
     /// Where to write the outputs of the first run: out.N
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub output: Option<PathBuf>,
     /// Runs that are timed
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Milliseconds of runs before them, for the clocks to rise
-    #[arg(long, value_name = "MS", default_value_t = 500)]
-    pub warmup: u64,
+    /// Time steps by themselves, too, and print the N longest beside the least that they can take; 0: only whole runs
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub steps: u32,
+    #[command(flatten)]
+    /// Samples.
+    pub sampling: SamplingArgs,
     /// Record the program so often, with barriers between: times are those of one repetition
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub chain: u32,

@@ -26,7 +26,7 @@ pub(super) fn run(args: &ColdstartArgs, console: &mut Console<'_>) -> Result<Out
         true => args.program.clone(),
         false => compile(args, scratch.path(), console)?,
     };
-    let plan = process::read_plan(&folder)?;
+    let plan = load::crate_plan(&folder)?;
     let processes = Processes { args, folder: &folder, scratch: scratch.path() };
     let measured = processes.measure(console)?;
     let budget = args.budget_ms.unwrap_or(f64::INFINITY);

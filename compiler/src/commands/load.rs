@@ -1,9 +1,10 @@
 //! What several commands start with: programs from files, a device by name, an open GPU.
 
+use super::run::name_outputs;
 use super::{CommandError, Console};
 use crate::cli::{CompileOptions, DeviceArgs, InMemoryArgs};
 use crate::device::{self, DeviceProfile};
-use crate::exec::Value;
+use crate::exec::{HostTensor, Loaded, Value, made_up};
 use crate::import::{self, Program};
 use crate::islands::Islands;
 use crate::options::Options;
@@ -11,6 +12,8 @@ use crate::pipeline::{self, Compiled};
 use crate::schedule::tile;
 use crate::tensor_file::read_tensors;
 use crate::verify;
+use jvc_codegen::plan::{KernelFile, Plan, Port, PortKind};
+use jvc_codegen::weights::FILE_NAME;
 use jvc_runtime as rt;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,21 +72,137 @@ pub(super) struct InMemory {
 
 /// Compiles the only program of a file for the GPU at hand, and reads its inputs, `in.N`.
 pub(super) fn in_memory(args: &InMemoryArgs, console: &mut Console<'_>) -> Result<InMemory, CommandError> {
-    let programs = programs(std::slice::from_ref(&args.program), &args.compile, console)?;
     let gpu = rt::Gpu::open(&select(args.device.gpu.as_deref()))?;
-    let profile = profile(&args.device)?.unwrap_or_else(|| device::of_open_gpu(&gpu));
-    let options = options(&args.compile, None)?;
+    let (compiled, _, compile_seconds) = compile_one(&args.program, (&args.compile, &args.device), &gpu, console)?;
+    let given = args.inputs.as_deref().map_or(Ok(BTreeMap::new()), read_tensors)?;
+    let inputs = program_inputs(&compiled, &given)?;
+    Ok(InMemory { gpu, compiled, inputs, compile_seconds })
+}
+
+/// The program, the profile that it is compiled for, and the seconds that compiling took.
+fn compile_one(
+    path: &PathBuf,
+    (compile, device): (&CompileOptions, &DeviceArgs),
+    gpu: &rt::Gpu,
+    console: &mut Console<'_>,
+) -> Result<(Compiled, DeviceProfile, f64), CommandError> {
+    let programs = programs(std::slice::from_ref(path), compile, console)?;
+    let profile = profile(device)?.unwrap_or_else(|| device::of_open_gpu(gpu));
     warn_of_strangers(&profile, console)?;
+    let options = options(compile, None)?;
     let started = Instant::now();
     let compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
-    let compile_seconds = started.elapsed().as_secs_f64();
-    let [graph] = &compiled.graphs[..] else {
+    let seconds = started.elapsed().as_secs_f64();
+    if compiled.graphs.len() != 1 {
         let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
         return Err(CommandError::Usage(format!("the archive holds several programs: {}", names.join(", "))));
+    }
+    Ok((compiled, profile, seconds))
+}
+
+fn program_inputs(compiled: &Compiled, given: &BTreeMap<String, HostTensor>) -> Result<Vec<Value>, CommandError> {
+    verify::input_values(&compiled.graphs[0], |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)
+}
+
+/// Something that can be measured, with the profile whose rates bound its steps.
+pub(super) struct Subject {
+    kind: SubjectKind,
+    pub(super) profile: DeviceProfile,
+}
+
+enum SubjectKind {
+    /// A program, compiled in memory.
+    Program(Box<Compiled>),
+    /// A crate as it stands, and its weight file.
+    Crate(Box<Plan>, PathBuf),
+}
+
+/// The only program of a file, compiled for the GPU at hand, or the first entry point of the crate in a folder.
+pub(super) fn subject(
+    path: &PathBuf,
+    args: (&CompileOptions, &DeviceArgs),
+    gpu: &rt::Gpu,
+    console: &mut Console<'_>,
+) -> Result<Subject, CommandError> {
+    if !path.is_dir() {
+        let (compiled, profile, _) = compile_one(path, args, gpu, console)?;
+        return Ok(Subject { kind: SubjectKind::Program(Box::new(compiled)), profile });
+    }
+    let plan = crate_plan(path)?;
+    let profile = device::find(&plan.device).unwrap_or_else(|_| device::of_gpu(gpu.info()));
+    Ok(Subject { kind: SubjectKind::Crate(Box::new(plan), path.join(FILE_NAME)), profile })
+}
+
+impl Subject {
+    pub(super) fn plan(&self) -> &Plan {
+        match &self.kind {
+            SubjectKind::Program(compiled) => &compiled.plan,
+            SubjectKind::Crate(plan, _) => plan,
+        }
+    }
+
+    pub(super) fn load(&self, gpu: &rt::Gpu) -> Result<Loaded<'_>, CommandError> {
+        let cache = rt::CacheDir::Default;
+        Ok(match &self.kind {
+            SubjectKind::Program(compiled) => Loaded::new(gpu, compiled, &cache)?,
+            SubjectKind::Crate(plan, weights) => Loaded::of_plan(gpu, plan, rt::WeightSource::Path(weights), &cache)?,
+        })
+    }
+
+    /// Inputs from `in.N`, or made-up ones. A crate does not know which inputs of its program it has no port for: its ports take those that
+    /// are given, in order.
+    pub(super) fn inputs(&self, given: Option<&BTreeMap<String, HostTensor>>) -> Result<Vec<Value>, CommandError> {
+        let entry = &self.plan().entries[0];
+        match (given, &self.kind) {
+            (None, _) => Ok(made_up(entry, 1)?),
+            (Some(given), SubjectKind::Program(compiled)) => program_inputs(compiled, given),
+            (Some(given), SubjectKind::Crate(..)) => {
+                let named = (0..).map(|i| given.get(&format!("in.{i}")));
+                let mut tensors = named.take(most_inputs(given)).flatten();
+                let value = |port: &Port| {
+                    let missing = || CommandError::Usage(format!("no input is left for port {}", port.name));
+                    let tensor = tensors.next().ok_or_else(missing)?;
+                    match port.kind {
+                        PortKind::Io(_) => Ok(Value::Tensor(tensor.clone())),
+                        PortKind::Symbol(_) => verify::integer(tensor)
+                            .map(Value::Int)
+                            .ok_or_else(|| CommandError::Usage(format!("the input for {} is no integer", port.name))),
+                    }
+                };
+                entry.inputs.iter().map(value).collect()
+            }
+        }
+    }
+
+    /// Outputs by name, as of `jvc run`; a crate's are numbered.
+    pub(super) fn named(
+        &self,
+        outputs: Vec<HostTensor>,
+        symbols: &BTreeMap<String, i64>,
+    ) -> BTreeMap<String, HostTensor> {
+        match &self.kind {
+            SubjectKind::Program(compiled) => name_outputs(&compiled.graphs[0], outputs, symbols),
+            SubjectKind::Crate(..) => outputs.into_iter().enumerate().map(|(i, t)| (format!("out.{i}"), t)).collect(),
+        }
+    }
+}
+
+/// One more than the largest N of all `in.N`.
+fn most_inputs(given: &BTreeMap<String, HostTensor>) -> usize {
+    let numbers = given.keys().filter_map(|name| name.strip_prefix("in.")?.parse::<usize>().ok());
+    numbers.max().map_or(0, |n| n + 1)
+}
+
+/// The plan of a crate, with its kernels.
+pub(super) fn crate_plan(folder: &Path) -> Result<Plan, CommandError> {
+    let bad = |what: String| CommandError::Usage(format!("{} is no crate that jvc wrote: {what}", folder.display()));
+    let text = std::fs::read_to_string(folder.join("plan.txt")).map_err(|error| bad(format!("plan.txt: {error}")))?;
+    let kernel = |name: &str| {
+        let bytes = std::fs::read(folder.join(format!("kernels/{name}.spv"))).ok()?;
+        let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        Some(KernelFile { words, disassembly: String::new() })
     };
-    let given = args.inputs.as_deref().map_or(Ok(BTreeMap::new()), read_tensors)?;
-    let inputs = verify::input_values(graph, |i| given.get(&format!("in.{i}"))).map_err(CommandError::Usage)?;
-    Ok(InMemory { gpu, compiled, inputs, compile_seconds })
+    Plan::parse(&text, &kernel).map_err(|error| bad(error.to_string()))
 }
 
 /// `a/b/resnet18.core.pt2` → `resnet18`.

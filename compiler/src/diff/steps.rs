@@ -105,15 +105,21 @@ fn without_same<'a, K: Ord>(
 
 /// Steps that stand for the same, in order; what has no partner comes alone.
 fn paired<'a>(old: Vec<Named<'a>>, new: Vec<Named<'a>>) -> Vec<(Option<Named<'a>>, Option<Named<'a>>)> {
-    let mut waiting: BTreeMap<Vec<String>, VecDeque<Named<'a>>> = BTreeMap::new();
-    for step in new {
-        waiting.entry(place(step.0)).or_default().push_back(step);
+    let dispatches = |steps: &[Named<'a>]| steps.iter().map(|step| step.0).collect::<Vec<_>>();
+    let pairs = pairs(&dispatches(&old), &dispatches(&new)).into_iter();
+    pairs.map(|(before, after)| (before.map(|i| old[i]), after.map(|i| new[i]))).collect()
+}
+
+/// Positions of steps that stand for the same, in order of the old ones; those without a partner come alone, the new ones last.
+pub fn pairs(old: &[&Dispatch], new: &[&Dispatch]) -> Vec<(Option<usize>, Option<usize>)> {
+    let mut waiting: BTreeMap<Vec<String>, VecDeque<usize>> = BTreeMap::new();
+    for (i, step) in new.iter().enumerate() {
+        waiting.entry(place(step)).or_default().push_back(i);
     }
-    let mut pairs: Vec<_> = old
-        .into_iter()
-        .map(|step| (Some(step), waiting.get_mut(&place(step.0)).and_then(VecDeque::pop_front)))
-        .collect();
-    pairs.extend(waiting.into_values().flatten().map(|step| (None, Some(step))));
+    let partner = |step: &&Dispatch| waiting.get_mut(&place(step)).and_then(VecDeque::pop_front);
+    let partners: Vec<Option<usize>> = old.iter().map(partner).collect();
+    let mut pairs: Vec<_> = partners.into_iter().enumerate().map(|(i, partner)| (Some(i), partner)).collect();
+    pairs.extend(waiting.into_values().flatten().map(|i| (None, Some(i))));
     pairs
 }
 

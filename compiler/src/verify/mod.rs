@@ -15,7 +15,7 @@ mod report;
 mod steps;
 
 pub(crate) use judge::{constant, number};
-pub(crate) use references::{Set, input_values, split};
+pub(crate) use references::{Set, input_values, integer, split};
 pub use report::{FileReport, OutputReport, Status, Summary};
 pub use steps::{Activations, Check, Comparison, Judged, OutOfOrder, StepReport, StepsReport};
 

@@ -165,7 +165,8 @@ pub(crate) fn input_values<'t>(
     Ok(out)
 }
 
-fn integer(t: &HostTensor) -> Option<i64> {
+/// The only number of a tensor of 64-bit integers.
+pub(crate) fn integer(t: &HostTensor) -> Option<i64> {
     if t.dtype != DType::I64 {
         return None;
     }

@@ -3,11 +3,9 @@
 use crate::cli::ColdstartProcessArgs;
 use crate::commands::{CommandError, Console, Outcome, load};
 use crate::exec::{Loaded, zeros};
-use jvc_codegen::plan::{KernelFile, Plan};
 use jvc_codegen::weights::FILE_NAME;
 use jvc_runtime as rt;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::time::Instant;
 
 /// Milliseconds.
@@ -35,7 +33,7 @@ pub(crate) fn run(args: &ColdstartProcessArgs, console: &mut Console<'_>) -> Res
         let now = Instant::now();
         (now - std::mem::replace(&mut last, now)).as_secs_f64() * 1e3
     };
-    let plan = read_plan(&args.folder)?;
+    let plan = load::crate_plan(&args.folder)?;
     let inputs = zeros(&plan.entries[0])?;
     let reading = lap();
     let gpu = rt::Gpu::open(&load::select(args.gpu.as_deref()))?;
@@ -54,16 +52,4 @@ pub(crate) fn run(args: &ColdstartProcessArgs, console: &mut Console<'_>) -> Res
     writeln!(console.out, "{}", serde_json::to_string(&report).expect("numbers"))?;
     console.out.flush()?;
     Ok(Outcome::Fine)
-}
-
-/// The plan of a crate, with its kernels.
-pub(super) fn read_plan(folder: &Path) -> Result<Plan, CommandError> {
-    let bad = |what: String| CommandError::Usage(format!("{} is no crate that jvc wrote: {what}", folder.display()));
-    let text = std::fs::read_to_string(folder.join("plan.txt")).map_err(|error| bad(format!("plan.txt: {error}")))?;
-    let kernel = |name: &str| {
-        let bytes = std::fs::read(folder.join(format!("kernels/{name}.spv"))).ok()?;
-        let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        Some(KernelFile { words, disassembly: String::new() })
-    };
-    Plan::parse(&text, &kernel).map_err(|error| bad(error.to_string()))
 }
