@@ -61,6 +61,10 @@ fn phases_add_up_for_every_cache_and_the_budget_is_an_exit_code() {
         assert!(phases > 0.0 && phases <= least("total"), "{cache}: {phases} of {}", least("total"));
         assert!(least("load") >= least("weights").max(least("pipelines")), "{cache}: {json}");
     }
+    // Pipeline binaries are a column of their own where the driver hands them out; where not, it is said.
+    let left_out = stderr(&output).contains("hands out no binaries");
+    assert_eq!(json["caches"]["binaries"].is_null(), left_out, "{json}");
+    assert_eq!(coldstart(&program, &["--cache", "binaries"]).status.code(), Some(if left_out { 2 } else { 0 }));
     let output = coldstart(&program, &["--runs", "1", "--cache", "own", "--budget-ms", "0.001"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("own cache") && stderr(&output).contains("0.001"), "{}", stderr(&output));

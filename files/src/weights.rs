@@ -341,6 +341,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hashes megabytes")]
     fn segments_are_hashed_on_their_own() {
         let bytes = sample(2_500_001);
         for len in [1_048_575, 1_048_576, 1_048_577, 2_097_152, 2_500_001] {
@@ -350,6 +351,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hashes megabytes")]
     fn copies_are_hashed_segment_by_segment() {
         let bytes = sample(3 * 1_048_576 + 77);
         for len in [0, 1, 31, 100, 1_048_576, 1_048_577, 2 * 1_048_576 - 1, 2 * 1_048_576, 3 * 1_048_576, bytes.len()] {
@@ -361,6 +363,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hashes megabytes")]
     fn chunks_start_segments() {
         let bytes = sample(1_500_000);
         let chunks = [&bytes[..100], &bytes[100..1_400_000], &bytes[1_400_000..]];
@@ -375,6 +378,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hashes megabytes")]
     fn hashes_stay_what_files_already_hold() {
         let bytes = sample(2_500_001);
         let hashes = [0, 1, 100, 1_048_576, 2_500_001].map(|len| content_hash([&bytes[..len]]));

@@ -1,6 +1,8 @@
 //! Caches in trouble: a full disk, a process killed while it writes, many writers at once. Readers find a whole file or none, and what
 //! is left behind is cleaned up.
 
+#![cfg(not(miri))]
+
 use jvc_files::{CacheDir, CacheFile};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -137,6 +137,9 @@ pub enum CacheArg {
     Driver,
     /// The crate's own cache, and none of the driver's.
     Own,
+    /// Binaries of each kernel (VK_KHR_pipeline_binary), kept by an application that owns the device, and none of the caches above. Left out
+    /// where the driver hands out none.
+    Binaries,
 }
 
 impl CacheArg {
@@ -146,6 +149,7 @@ impl CacheArg {
             CacheArg::None => "none",
             CacheArg::Driver => "driver",
             CacheArg::Own => "own",
+            CacheArg::Binaries => "binaries",
         }
     }
 
@@ -155,6 +159,7 @@ impl CacheArg {
             CacheArg::None => "first ever",
             CacheArg::Driver => "driver's cache",
             CacheArg::Own => "own cache",
+            CacheArg::Binaries => "binaries",
         }
     }
 }
@@ -172,7 +177,13 @@ pub struct ColdstartArgs {
     /// Device.
     pub device: DeviceArgs,
     /// Which caches the processes find; several with commas between
-    #[arg(long = "cache", value_enum, value_name = "CACHE", value_delimiter = ',', default_value = "none,driver,own")]
+    #[arg(
+        long = "cache",
+        value_enum,
+        value_name = "CACHE",
+        value_delimiter = ',',
+        default_value = "none,driver,own,binaries"
+    )]
     pub caches: Vec<CacheArg>,
     /// Processes for each
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -199,4 +210,7 @@ pub struct ColdstartProcessArgs {
     /// Folder of the pipeline cache [default: no cache]
     #[arg(long, value_name = "DIR")]
     pub pipelines: Option<PathBuf>,
+    /// Keep the driver's binaries in that folder, and not the data of Vulkan's pipeline cache
+    #[arg(long, requires = "pipelines")]
+    pub binaries: bool,
 }

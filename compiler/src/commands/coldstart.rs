@@ -98,6 +98,8 @@ const PHASES: [Phase; 8] = [
 struct Measured {
     cache: CacheArg,
     processes: Vec<Phases>,
+    /// Kernels that these compiled although their binaries were kept.
+    compiled: usize,
 }
 
 struct Spread {
@@ -125,40 +127,57 @@ struct Processes<'a> {
 
 impl Processes<'_> {
     /// Takes turns between the caches, so that what changes with time hits all of them.
-    fn measure(&self, console: &Console<'_>) -> Result<Vec<Measured>, CommandError> {
+    fn measure(&self, console: &mut Console<'_>) -> Result<Vec<Measured>, CommandError> {
         let mut caches = self.args.caches.clone();
         caches.sort();
         caches.dedup();
         let bar = console.bar();
         bar.set_length(u64::from(self.args.runs) * caches.len() as u64);
-        for cache in &caches {
-            if *cache != CacheArg::None {
-                // Fills the cache, and the system's of files.
-                self.start(*cache, 0)?;
+        let mut all = vec![];
+        for cache in caches {
+            // Fills the cache, and the system's of files.
+            match cache == CacheArg::None || self.start(cache, 0)?.is_some() {
+                true => all.push(Measured { cache, processes: vec![], compiled: 0 }),
+                false => writeln!(console.err, "jvc: the driver hands out no binaries, so none are measured")?,
             }
         }
-        let mut all: Vec<Measured> = caches.iter().map(|c| Measured { cache: *c, processes: vec![] }).collect();
+        if all.is_empty() {
+            return Err(CommandError::Usage("no cache is left to measure".to_string()));
+        }
         for round in 0..self.args.runs {
             for measured in &mut all {
-                measured.processes.push(self.start(measured.cache, round)?);
+                let found = self.start(measured.cache, round)?;
+                measured.processes.extend(found.map(|(phases, _)| phases));
+                measured.compiled += found.map_or(0, |(_, compiled)| compiled);
                 bar.inc(1);
             }
         }
         bar.finish_and_clear();
+        for measured in all.iter().filter(|measured| measured.compiled > 0) {
+            let (title, n) = (measured.cache.title(), measured.compiled);
+            writeln!(
+                console.err,
+                "jvc: {title}: in {} processes, {n} kernels were compiled all the same",
+                self.args.runs
+            )?;
+        }
         Ok(all)
     }
 
-    /// One process.
-    fn start(&self, cache: CacheArg, round: u32) -> Result<Phases, CommandError> {
+    /// One process, and how many kernels it compiled of those whose binaries it keeps. None where there are no binaries to keep.
+    fn start(&self, cache: CacheArg, round: u32) -> Result<Option<(Phases, usize)>, CommandError> {
         let (driver, own) = match cache {
             CacheArg::None => (Some(format!("none-{round}")), Some(format!("none-{round}-own"))),
             CacheArg::Driver => (Some("driver".to_string()), None),
-            CacheArg::Own => (None, Some("own".to_string())),
+            CacheArg::Own | CacheArg::Binaries => (None, Some(cache.name().to_string())),
         };
         let mut command = self.command();
         command.arg("coldstart-process").arg(self.folder).stdin(Stdio::null()).stdout(Stdio::piped());
         if let Some(gpu) = &self.args.device.gpu {
             command.arg("--gpu").arg(gpu);
+        }
+        if cache == CacheArg::Binaries {
+            command.arg("--binaries");
         }
         if let Some(own) = own {
             command.arg("--pipelines").arg(self.scratch.join(own));
@@ -170,8 +189,9 @@ impl Processes<'_> {
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line)?;
         let elapsed = started.elapsed().as_secs_f64() * 1e3;
         let status = child.wait()?;
-        let report: Report = serde_json::from_str(&line).map_err(|_| CommandError::Process(status.to_string()))?;
-        Ok(phases(&report, elapsed))
+        let report: Option<Report> =
+            serde_json::from_str(&line).map_err(|_| CommandError::Process(status.to_string()))?;
+        Ok(report.map(|report| (phases(&report, elapsed), report.compiled)))
     }
 
     /// This program, or what `--runner` starts it by.
@@ -216,7 +236,7 @@ fn set_driver_cache(command: &mut Command, folder: Option<&Path>) -> Result<(), 
 /// Gigabytes (10⁹) of weights a second, by the median over all processes.
 fn weight_rate(plan: &Plan, measured: &[Measured]) -> f64 {
     let processes = measured.iter().flat_map(|m| m.processes.clone()).collect();
-    let all = Measured { cache: CacheArg::None, processes };
+    let all = Measured { cache: CacheArg::None, processes, compiled: 0 };
     plan.weights.payload_bytes() as f64 / all.of(|p| p.weights).median / 1e6
 }
 
@@ -234,7 +254,7 @@ fn to_json(args: &ColdstartArgs, plan: &Plan, measured: &[Measured], within: boo
 
 fn print(plan: &Plan, measured: &[Measured], console: &mut Console<'_>) -> Result<(), CommandError> {
     let bytes = plan.weights.payload_bytes();
-    let n = measured[0].processes.len();
+    let n = measured.first().map_or(0, |first| first.processes.len());
     writeln!(
         console.out,
         "{} for {}: {} kernels, {bytes} bytes of weights",
@@ -274,10 +294,12 @@ mod tests {
             session: 2.0,
             run: 1.0,
             since_start: 140.0,
+            compiled: 0,
         };
         let phases = phases(&report, 150.0);
         assert_eq!((phases.start, phases.total), (10.0, 145.0));
-        let m = Measured { cache: CacheArg::Own, processes: vec![phases, Phases { total: 99.0, ..phases }, phases] };
+        let processes = vec![phases, Phases { total: 99.0, ..phases }, phases];
+        let m = Measured { cache: CacheArg::Own, processes, compiled: 0 };
         let total = m.of(|p| p.total);
         assert_eq!((total.min, total.median, total.max), (99.0, 145.0, 145.0));
     }

@@ -92,6 +92,9 @@ pub enum CommandError {
     /// The runtime refuses.
     #[error(transparent)]
     Runtime(#[from] jvc_runtime::Error),
+    /// An application's device cannot be had.
+    #[error(transparent)]
+    Lab(#[from] jvc_lab::LabError),
     /// Nothing could be verified.
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
@@ -151,6 +154,7 @@ impl CommandError {
             | CommandError::Write(_)
             | CommandError::Tensors(_)
             | CommandError::Runtime(_)
+            | CommandError::Lab(_)
             | CommandError::Verify(_)
             | CommandError::IslandsFile(_)
             | CommandError::Islands(IslandsError::Tensors(_) | IslandsError::Samples { .. })

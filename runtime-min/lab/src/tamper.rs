@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use ash::vk;
 use ash::vk::Handle as _;
 
-use crate::Options;
+use crate::{Options, binaries};
 
 /// Vulkan's own functions.
 static PLAIN: OnceLock<vk::PFN_vkGetInstanceProcAddr> = OnceLock::new();
@@ -51,10 +51,14 @@ pub(crate) fn register(
     if options.without_mapped {
         lock(&WITHOUT_MAPPED).push(physical.as_raw());
     }
-    options.lost_at.is_some() || options.allocations.is_some() || options.without_mapped
+    if let Some(pretended) = options.binaries {
+        binaries::pretend(device, pretended);
+    }
+    let memory = options.allocations.is_some() || options.without_mapped;
+    memory || options.lost_at.is_some() || options.binaries.is_some()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -80,15 +84,25 @@ unsafe extern "system" fn get_device_proc_addr(device: vk::Device, name: *const 
         match CStr::from_ptr(name).to_bytes() {
             b"vkQueueSubmit" => void(queue_submit as vk::PFN_vkQueueSubmit as *const ()),
             b"vkAllocateMemory" => void(allocate_memory as vk::PFN_vkAllocateMemory as *const ()),
-            _ => PLAIN_DEVICE.get().and_then(|plain| plain(device, name)),
+            _ => binaries::device_function(device, name).or_else(|| plain(device, name)),
         }
     }
+}
+
+/// Vulkan's own function of a device.
+///
+/// # Safety
+///
+/// The name is a string.
+pub(crate) unsafe fn plain(device: vk::Device, name: *const c_char) -> vk::PFN_vkVoidFunction {
+    // SAFETY: the caller's promise.
+    PLAIN_DEVICE.get().and_then(|plain| unsafe { plain(device, name) })
 }
 
 /// # Safety
 ///
 /// A function of Vulkan.
-unsafe fn void(function: *const ()) -> vk::PFN_vkVoidFunction {
+pub(crate) unsafe fn void(function: *const ()) -> vk::PFN_vkVoidFunction {
     // SAFETY: who calls it gives it its signature back.
     Some(unsafe { std::mem::transmute::<*const (), unsafe extern "system" fn()>(function) })
 }
