@@ -23,7 +23,7 @@ use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
 use crate::schedule::tile::Chosen;
 use crate::schedule::wavefront::wavefront;
-use crate::schedule::{place_bytes, tile, waves};
+use crate::schedule::{beside, place_bytes, tile, waves};
 use jvc_codegen::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -207,6 +207,7 @@ pub struct Scheduled {
 /// Every kernel that cannot be made for this device.
 pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<Scheduled, Vec<Diagnostic>> {
     let mut fusion = fuse(graph);
+    beside::choose(graph, &mut fusion, device);
     layout::choose(graph, &mut fusion, device);
     let mut symtab = SymTable::new(&graph.ranges);
     let input = lower::Input { graph, fusion: &fusion, device };

@@ -53,7 +53,10 @@ fn text(staging: Staging, wg: u32) -> String {
         Staging::Shared { bm, bn, bk, rows, cols, buffers } => {
             format!("shared {bm}x{bn}x{bk} by {rows}x{cols}, {buffers} buffers, {wg}")
         }
-        Staging::Coop(c) => format!("cooperative {}x{}x{} by {}x{} subgroups", c.bm, c.bn, c.bk, c.warps.0, c.warps.1),
+        Staging::Coop(c) => {
+            let parts = if c.parts() > 1 { format!(", {} parts", c.parts()) } else { String::new() };
+            format!("cooperative {}x{}x{} by {}x{} subgroups{parts}", c.bm, c.bn, c.bk, c.warps.0, c.warps.1)
+        }
         Staging::Gemv { threads_per_dot, cols } => format!("dots by {threads_per_dot}, {cols} columns, {wg}"),
     }
 }

@@ -9,7 +9,7 @@
 //! both sides last.
 //!
 //! Tiles: `BMxBNxBK/WMxWN/BUFFERS[a]` by subgroups, perhaps with `/f[s][l][r]`: fragments are filled by component (`s`: the left tile is staged; `l`,
-//! `r`: blocks of the left, the right side are read a step ahead), or `/P<n>`: the right side is packed and read n fragments ahead.
+//! `r`: blocks of the left, the right side are read a step ahead; `k<n>`, last: n subgroups share each sum), or `/P<n>`: the right side is packed and read n fragments ahead.
 //! `sBMxBNxBK/RxC/BUFFERS` is a tile of the f32 kernel, `f32` one of them.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
@@ -433,11 +433,12 @@ fn tile(text: &str, elem: DType, gpu: &Gpu, spreads: Spreads) -> Option<(Staging
             let (left, right) = spreads?;
             let ahead = (flags.contains('l'), flags.contains('r'));
             let packed = flags.trim_start_matches('P').parse().unwrap_or(0);
-            Some(Fill { left, right, staged: flags.contains('s'), ahead, packed })
+            let parts = flags.split_once('k').and_then(|(_, n)| n.parse().ok()).unwrap_or(1);
+            Some(Fill { left, right, staged: flags.contains('s'), ahead, packed, parts })
         }
     };
     let coop = Coop { bm, bn, bk, frag, warps: (wm, wn), elem, subgroup, buffers, ahead: last.ends_with('a'), fill };
-    Some((Staging::Coop(coop), wm * wn * subgroup))
+    Some((Staging::Coop(coop), coop.subgroups() * subgroup))
 }
 
 /// `BMxBNxBK/RxC/BUFFERS`.

@@ -287,7 +287,8 @@ fn filled(f: &Fill) -> String {
     let ahead = |on: bool, side: &str| if on { format!(":{side}") } else { String::new() };
     let (left, right) = (ahead(f.ahead.0, "left_ahead"), ahead(f.ahead.1, "right_ahead"));
     let packed = if f.packed > 0 { format!(":packed{}", f.packed) } else { String::new() };
-    format!(":fill:{}:{}{staged}{left}{right}{packed}", spread(&f.left), spread(&f.right))
+    let parts = if f.parts > 1 { format!(":parts{}", f.parts) } else { String::new() };
+    format!(":fill:{}:{}{staged}{left}{right}{packed}{parts}", spread(&f.left), spread(&f.right))
 }
 
 fn map(s: &MapSpec) -> String {

@@ -19,6 +19,7 @@ mod fold_constants;
 mod inline_scalars;
 mod join_products;
 mod pack_kernels;
+mod pad_channels;
 mod rewrite;
 mod share_equal;
 mod simplify_movement;
@@ -27,9 +28,11 @@ mod split_products;
 mod split_rows;
 mod split_scans;
 mod turn_images;
+mod unfold_windows;
 
 pub(crate) use constants::{decodes_bytes, known_value};
 pub(crate) use pack_kernels::is_packed;
+pub(crate) use pad_channels::is_padded;
 pub(crate) use turn_images::is_turned;
 
 use crate::aten::storage_of;
@@ -96,6 +99,10 @@ pub const PIPELINE: &[Pass] = &[
     pack_kernels::PASS,
     simplify_movement::PASS,
     drop_dead::PASS,
+    // Needs: concatenations in one piece.
+    pad_channels::PASS,
+    unfold_windows::PASS,
+    drop_dead::PASS,
     // Needs: nothing after it, to which a copy would be a value that needs no kernel.
     turn_images::PASS,
 ];
@@ -111,6 +118,7 @@ pub const PASSES: &[Pass] = &[
     join_products::PASS,
     mix_precision::PASS,
     pack_kernels::PASS,
+    pad_channels::PASS,
     quantize::PASS,
     share_equal::PASS,
     simplify_movement::PASS,
@@ -119,6 +127,7 @@ pub const PASSES: &[Pass] = &[
     split_rows::PASS,
     split_scans::PASS,
     turn_images::PASS,
+    unfold_windows::PASS,
 ];
 
 /// What passes may look at beside the graph.

@@ -8,7 +8,7 @@
 use super::inline::Place;
 use super::layout::Order;
 use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
-use crate::passes::{decodes_bytes, is_turned};
+use crate::passes::{decodes_bytes, is_padded, is_turned};
 use jvc_kernels::expr::{Binary, Expr, Unary};
 use jvc_kernels::spec::Combine;
 
@@ -63,6 +63,7 @@ pub enum Reason {
     Broadcast,
     Concat,
     Turned,
+    Beside,
 }
 
 impl Reason {
@@ -78,6 +79,7 @@ impl Reason {
             Reason::Broadcast => "a broadcast would recompute it",
             Reason::Concat => "its parts are stored into it",
             Reason::Turned => "convolutions read blocks of its channels",
+            Reason::Beside => "convolutions read blocks of it, and the kernel of what it is made of stores it, too",
         }
     }
 }
@@ -89,6 +91,8 @@ pub struct Fusion {
     places: Vec<Vec<Place>>,
     parts: Vec<Option<(ValueId, usize, Dim)>>,
     orders: Vec<Order>,
+    /// Of each value the maps whose results its kernel stores beside it.
+    beside: Vec<Vec<NodeId>>,
     /// Kernels in execution order.
     pub groups: Vec<Group>,
 }
@@ -123,6 +127,18 @@ impl Fusion {
     /// Gives a value another order.
     pub(super) fn set_order(&mut self, v: ValueId, order: Order) {
         self.orders[v.0 as usize] = order;
+    }
+
+    /// The maps of a value whose results its kernel stores beside it.
+    pub fn beside(&self, v: ValueId) -> &[NodeId] {
+        &self.beside[v.0 as usize]
+    }
+
+    /// Has the result of a map of `v`, which was inlined so far, stored by `v`'s kernel.
+    pub(super) fn store_beside(&mut self, v: ValueId, map: NodeId, result: ValueId) {
+        self.beside[v.0 as usize].push(map);
+        self.buffers[result.0 as usize] = Some(Reason::Beside);
+        self.places[result.0 as usize].push(Place::Value(result));
     }
 
     /// The concatenation that a value's kernel stores into, with dimension and start.
@@ -232,7 +248,7 @@ impl<'a> Fuser<'a> {
         }
         let orders = vec![Order::Rows; n];
         let (buffers, places, parts) = (vec![None; n], vec![vec![]; n], vec![None; n]);
-        let fusion = Fusion { buffers, places, parts, orders, groups: vec![] };
+        let fusion = Fusion { buffers, places, parts, orders, beside: vec![vec![]; n], groups: vec![] };
         let (absorbed, carried) = (vec![false; n], vec![false; n]);
         Fuser { graph, fusion, users, is_root, work: vec![Work::default(); n], absorbed, carried }
     }
@@ -315,7 +331,9 @@ impl<'a> Fuser<'a> {
 
     fn user_reason(&self, v: ValueId, work: Work, user: &Op, node: NodeId) -> Option<Reason> {
         match user {
-            Op::Conv { .. } | Op::ConvTranspose { .. } if is_turned(self.graph, v) => Some(Reason::Turned),
+            Op::Conv { .. } | Op::ConvTranspose { .. } if is_turned(self.graph, v) || is_padded(self.graph, v) => {
+                Some(Reason::Turned)
+            }
             Op::Compute(_) if work.ops > MAX_INNER_LOOP_OPS || work.loads > 1.5 => Some(Reason::IndexedOperand),
             Op::Matmul
             | Op::Conv { .. }

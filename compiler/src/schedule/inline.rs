@@ -368,7 +368,9 @@ impl<'a> Ctx<'a> {
 
     /// Stores an element of `v` wherever the value must go: its buffer, outputs, and the concatenations that it is a part of.
     pub fn store(&mut self, v: ValueId, idx: &[ExprId], value: ExprId) -> Vec<Store> {
-        self.store_into(self.fusion.places(v), v, idx, value)
+        let mut stores = self.store_into(self.fusion.places(v), v, idx, value);
+        stores.extend(self.store_maps(v, idx, value));
+        stores
     }
 
     /// As [`Ctx::store`], but for the value's own buffer.
@@ -390,6 +392,21 @@ impl<'a> Ctx<'a> {
             let offset = self.ix.dim(&start);
             into[dim] = self.ix.add(idx[dim], offset);
             stores.extend(self.store(concat, &into, value));
+        }
+        stores
+    }
+
+    /// What maps make of a value, stored beside it.
+    fn store_maps(&mut self, v: ValueId, idx: &[ExprId], value: ExprId) -> Vec<Store> {
+        let graph = self.graph;
+        let mut stores = vec![];
+        for &n in self.fusion.beside(v) {
+            let node = graph.node(n);
+            let Op::Map(body) = &node.op else { panic!("{:?} is stored beside what it reads", node.op) };
+            let result = node.outputs[0];
+            let value = self.widened(value, graph.ty(v).dtype, graph.ty(result).dtype);
+            let value = self.map_body(body, &[value]);
+            stores.extend(self.store(result, idx, value));
         }
         stores
     }

@@ -2,10 +2,11 @@
 //! both sides of its product by whole blocks of channels. Only the order within the value's own memory changes; everything reads and stores
 //! it by coordinates.
 
-use super::fuse::{Fusion, is_widening};
+use super::fuse::{Fusion, is_leaf, is_pointwise, is_widening};
 use super::tile::{self, Problem};
 use crate::device::DeviceProfile;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, ValueId};
+use crate::passes::is_padded;
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::{ExprId, Exprs};
 use jvc_kernels::spec::Spread;
@@ -82,7 +83,7 @@ pub fn choose(graph: &Graph, fusion: &mut Fusion, device: &DeviceProfile) {
     for (i, readers) in users.iter().enumerate().rev() {
         let v = ValueId(i as u32);
         let image = fusion.has_buffer(v) && is_image(graph, v) && gains(graph, fusion, v, readers);
-        if image {
+        if image || is_part_of_image(graph, fusion, v) {
             fusion.set_order(v, Order::ChannelsLast);
         } else if let Some(order) = kernel_order(graph, v, readers) {
             fusion.set_order(v, order);
@@ -93,7 +94,7 @@ pub fn choose(graph: &Graph, fusion: &mut Fusion, device: &DeviceProfile) {
 }
 
 /// Halves with whole blocks along a dimension.
-fn has_blocks(graph: &Graph, v: ValueId, dim: usize) -> bool {
+pub(super) fn has_blocks(graph: &Graph, v: ValueId, dim: usize) -> bool {
     let ty = graph.ty(v);
     let whole = |c: i64| c > 0 && c % BLOCK == 0;
     let half = matches!(ty.dtype, DType::F16 | DType::BF16);
@@ -102,8 +103,29 @@ fn has_blocks(graph: &Graph, v: ValueId, dim: usize) -> bool {
 
 /// Stored by a kernel that finds places by coordinates.
 fn is_image(graph: &Graph, v: ValueId) -> bool {
+    let by_coordinates = |v: ValueId| {
+        let op = &graph.def(v).op;
+        is_pointwise(op) || is_leaf(op) || matches!(op, Op::Conv { .. } | Op::ConvTranspose { .. })
+    };
     has_blocks(graph, v, 1)
-        && matches!(graph.def(v).op, Op::Map(_) | Op::Compute(_) | Op::Conv { .. } | Op::ConvTranspose { .. })
+        && match graph.def(v).op {
+            Op::Map(_) | Op::Compute(_) | Op::Conv { .. } | Op::ConvTranspose { .. } => true,
+            Op::Pad { .. } => is_padded(graph, v),
+            Op::Concat { .. } => graph.def(v).inputs.iter().all(|&arm| by_coordinates(arm)),
+            _ => false,
+        }
+}
+
+/// Whole blocks of the channels of such a value, which a map kernel stores right there: it goes through them in the same order.
+fn is_part_of_image(graph: &Graph, fusion: &Fusion, v: ValueId) -> bool {
+    let Some((whole, 1, start)) = fusion.part_of(v) else { return false };
+    let computed = matches!(graph.def(v).op, Op::Map(_) | Op::Compute(_));
+    computed && fusion.order(whole) == Order::ChannelsLast && is_block_run(graph, v, &start)
+}
+
+/// Whole blocks of channels that begin at a block.
+pub(super) fn is_block_run(graph: &Graph, v: ValueId, start: &Dim) -> bool {
+    has_blocks(graph, v, 1) && start.as_const().is_some_and(|at| at % BLOCK == 0)
 }
 
 /// The order with its input channels last of a constant that convolutions of one kind have as their weights, and nothing else reads.

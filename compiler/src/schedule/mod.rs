@@ -1,5 +1,6 @@
 //! Fused graph → kernels in order: what is materialised, what each kernel computes, and with which tile.
 
+pub mod beside;
 pub mod fuse;
 pub mod index;
 pub mod inline;

@@ -8,7 +8,7 @@ mod table;
 pub use attention::{Heads, Thin, attention_parts, attention_parts_wg};
 pub use candidates::{Candidate, candidates};
 pub(super) use halves::half_us;
-pub use halves::{gains_by_packing, packs};
+pub use halves::{gains_by_packing, is_small, packs};
 
 use super::tiled;
 mod predicted;
@@ -249,7 +249,12 @@ pub fn decision(device: &DeviceProfile, spec: &KernelSpec, chosen: Option<&Chose
             c.bm,
             c.bn,
             c.bk,
-            if c.fill.is_some() { ", fragments filled by component" } else { "" }
+            match c.fill {
+                Some(f) if f.parts > 1 =>
+                    format!(", fragments filled by component, {} subgroups share each sum", f.parts),
+                Some(_) => ", fragments filled by component".to_owned(),
+                None => String::new(),
+            }
         )),
         Staging::Shared { bm, bn, bk, rows, cols, .. } => {
             Some(format!("in tiles {bm}x{bn}x{bk}, {rows}x{cols} outputs an invocation: {}", tiled::WHY))
@@ -319,7 +324,7 @@ pub(crate) mod tests {
     fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {
         match matmul(&find(device).expect("a bundled profile"), p) {
             (Staging::Coop(c), wg, slow) => {
-                assert_eq!((wg, slow), (c.warps.0 * c.warps.1 * c.subgroup, vec![]));
+                assert_eq!((wg, slow), (c.subgroups() * c.subgroup, vec![]));
                 Ok((c.bm, c.bn, c.bk))
             }
             (_, _, slow) => Err(slow),
@@ -393,16 +398,38 @@ pub(crate) mod tests {
             assert!(best.is_none_or(|b| b == (packed.0, packed.1)), "{p:?}: {packed:?}");
         }
         // A 3×3 convolution of 128 channels over 128×128.
-        let conv = Problem { fills: true, ..half(16384.0, 128.0, 1152.0) };
-        assert_eq!(tile("h200", &conv), Ok((64, 64, 32)));
+        let conv = |p: Problem| Problem { fills: true, line: p.k / 9.0, ..p };
+        assert_eq!(tile("h200", &conv(half(16384.0, 128.0, 1152.0))), Ok((64, 64, 32)));
         // Few outputs, few places: RIFE's and Depth Anything's.
         for (p, best) in [
-            (half(87616.0, 32.0, 576.0), (64, 32, 32)),
+            (half(87616.0, 32.0, 576.0), (128, 32, 32)),
             (half(552960.0, 16.0, 144.0), (64, 16, 32)),
             (half(2160.0, 128.0, 1152.0), (32, 32, 32)),
-            (half(540.0, 192.0, 1728.0), (32, 32, 128)),
+            (half(540.0, 192.0, 1728.0), (32, 32, 32)),
         ] {
-            assert_eq!(tile("h200", &Problem { fills: true, ..p }), Ok(best), "{p:?}");
+            assert_eq!(tile("h200", &conv(p)), Ok(best), "{p:?}");
+        }
+    }
+
+    /// What measured best, or within a tenth of it.
+    #[test]
+    fn subgroups_share_sums_where_tiles_are_few_and_sums_are_long() {
+        let conv = |p: Problem| Problem { fills: true, line: p.k / 9.0, ..p };
+        for (p, best) in [
+            (conv(half(361.0, 384.0, 3456.0)), Some((64, 32, 4))),
+            (conv(half(361.0, 64.0, 3456.0)), Some((32, 32, 4))),
+            (conv(half(529.0, 192.0, 1728.0)), Some((32, 32, 4))),
+            (conv(half(2116.0, 128.0, 1152.0)), Some((32, 32, 2))),
+            (conv(half(5476.0, 64.0, 576.0)), Some((32, 32, 2))),
+            (conv(half(21904.0, 64.0, 576.0)), Some((64, 64, 1))),
+            (conv(half(34596.0, 64.0, 576.0)), Some((64, 64, 1))),
+            (Problem { fills: true, ..half(1370.0, 384.0, 1536.0) }, Some((64, 64, 2))),
+            (Problem { fills: true, ..half(1370.0, 384.0, 384.0) }, None),
+        ] {
+            let (Staging::Coop(c), _, _) = matmul(&find("h200").expect("a bundled profile"), &p) else {
+                panic!("{p:?}")
+            };
+            assert_eq!(c.fill.map(|f| (c.bm, c.bn, f.parts)), best, "{p:?}");
         }
     }
 

@@ -58,3 +58,36 @@ fn weights_of_products_are_packed_where_a_kernel_gains_by_it() {
         }
     }
 }
+
+#[test]
+fn an_activation_before_a_convolution_is_stored_beside_what_it_is_made_of() {
+    let mut c = Case::new();
+    let x = c.input(DType::F16, &[1, 16, 9, 7]);
+    let (first, second) = (c.constant(&[16, 16, 3, 3], 7), c.constant(&[16, 16, 3, 3], 8));
+    let a = c.op(Op::Conv { window: window(2, 1, 1, 1), groups: 1 }, &[x, first]);
+    let r = c.relu(a);
+    let b = c.op(Op::Conv { window: window(2, 1, 1, 1), groups: 1 }, &[r, second]);
+    let y = c.map(&[a, b], |e, v| e.bin(Binary::Add, v[0], v[1]));
+    if let Some((kernels, decisions)) = with_fragments(c, y, "activations beside") {
+        let beside = decisions.iter().filter(|d| d.contains("the kernel of what it is made of stores it")).count();
+        assert_eq!((beside, n_cooperative(&kernels)), (1, 2), "{decisions:?}");
+    }
+}
+
+#[test]
+fn parts_of_a_concatenation_and_zeros_behind_them_are_stored_with_the_channels_last() {
+    let mut c = Case::new();
+    let (x, z) = (c.input(DType::F16, &[1, 8, 9, 7]), c.input(DType::F16, &[1, 4, 9, 7]));
+    let w = c.constant(&[16, 16, 3, 3], 7);
+    let a = c.relu(x);
+    let b = c.relu(z);
+    let zeros = Op::Pad { before: vec![0; 4], after: vec![0, 4, 0, 0], value: 0.0 };
+    let b = c.op(zeros, &[b]);
+    let cat = c.op(Op::Concat { dim: 1 }, &[a, b]);
+    let y = c.op(Op::Conv { window: window(2, 2, 1, 1), groups: 1 }, &[cat, w]);
+    if let Some((kernels, decisions)) = with_fragments(c, y, "concatenated channels") {
+        let last = |d: &&String| d.contains("its parts are stored into it, with its channels last");
+        assert_eq!(decisions.iter().filter(last).count(), 1, "{decisions:?}");
+        assert_eq!(kernels.iter().filter(|k| k.contains("coop") && k.contains(":fill")).count(), 1, "{kernels:?}");
+    }
+}

@@ -14,7 +14,7 @@ pub struct Coop {
     pub bk: u32,
     /// Fragment sizes (m, n, k) from the device profile.
     pub frag: (u32, u32, u32),
-    /// Subgroups along m and n; `wg` is their count times `subgroup`.
+    /// Subgroups along m and n; `wg` is their count times `subgroup`, times those that share a sum ([`Fill::parts`]).
     pub warps: (u32, u32),
     /// Fragment element type: F16 or BF16.
     pub elem: DType,
@@ -43,4 +43,19 @@ pub struct Fill {
     /// The right operand lies fragment by fragment as its invocations hold it, and is read this many fragments of k ahead; the left one
     /// is staged, and loaded as wholes. 0: it lies in any order.
     pub packed: u32,
+    /// Subgroups that share the sum of each output: every one goes through each so many-th tile of k, and what they find is added in their
+    /// order. 1, or more where both sides are read straight from the operands.
+    pub parts: u32,
+}
+
+impl Coop {
+    /// Subgroups that share the sum of each output.
+    pub fn parts(&self) -> u32 {
+        self.fill.map_or(1, |f| f.parts)
+    }
+
+    /// Subgroups of a workgroup.
+    pub fn subgroups(&self) -> u32 {
+        self.warps.0 * self.warps.1 * self.parts()
+    }
 }

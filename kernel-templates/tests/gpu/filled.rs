@@ -48,19 +48,24 @@ fn fragments(gpu: &Gpu) -> Option<((u32, u32, u32), Spread, Spread)> {
 fn stagings(gpu: &Gpu) -> Vec<(Staging, u32)> {
     let Some((frag, left, right)) = fragments(gpu) else { return vec![] };
     let subgroup = limits(gpu).subgroup;
-    let one = |tile: [u32; 2], warps: (u32, u32), buffers: u32, (staged, ahead, reads): (bool, bool, (bool, bool))| {
-        let fill = Some(Fill { left, right, staged, ahead: reads, packed: 0 });
+    let one = |tile: [u32; 2],
+               (warps, parts): ((u32, u32), u32),
+               buffers: u32,
+               (staged, ahead, reads): (bool, bool, (bool, bool))| {
+        let fill = Some(Fill { left, right, staged, ahead: reads, packed: 0, parts });
         let (bm, bn, elem) = (tile[0] * frag.0, tile[1] * frag.1, DType::F16);
         let coop = Coop { bm, bn, bk: 64, frag, warps, elem, subgroup, buffers, ahead, fill };
-        (Staging::Coop(coop), warps.0 * warps.1 * subgroup)
+        (Staging::Coop(coop), coop.subgroups() * subgroup)
     };
     // Few fragments a subgroup: where each is small, a step fills many, and a CPU driver compiles all of them into one block.
     vec![
-        one([1, 1], (1, 1), 1, (false, false, (false, false))),
-        one([1, 2], (1, 1), 1, (false, false, (true, true))),
-        one([2, 1], (2, 1), 1, (false, false, (false, true))),
-        one([2, 2], (2, 2), 1, (true, false, (false, false))),
-        one([2, 1], (1, 1), 2, (true, true, (false, true))),
+        one([1, 1], ((1, 1), 1), 1, (false, false, (false, false))),
+        one([1, 2], ((1, 1), 1), 1, (false, false, (true, true))),
+        one([2, 1], ((2, 1), 1), 1, (false, false, (false, true))),
+        one([2, 2], ((2, 2), 1), 1, (true, false, (false, false))),
+        one([2, 1], ((1, 1), 1), 2, (true, true, (false, true))),
+        one([1, 1], ((1, 1), 3), 1, (false, false, (true, true))),
+        one([2, 1], ((2, 1), 2), 1, (false, false, (true, false))),
     ]
 }
 
@@ -77,7 +82,7 @@ fn filled_products_of_any_shape_match() {
         let out = if i % 2 == 0 { DType::F16 } else { DType::F32 };
         let p = Problem { dtype: DType::F16, transposed: true, out, ..p };
         // Another staging at each shape: a CPU driver takes seconds to compile one.
-        for (staging, wg) in stagings(&gpu).into_iter().skip((i + 1) % 5).take(1) {
+        for (staging, wg) in stagings(&gpu).into_iter().skip((i + 1) % 7).take(1) {
             let name = format!("{p:?} {staging:?}");
             assert!(check(&gpu, &name, &KernelSpec::Matmul(p.spec(staging, wg)), &p.memory(), tolerance(k)), "{name}");
         }
@@ -158,7 +163,7 @@ fn products_with_packed_right_operands_match() {
     let Some((frag, left, right)) = fragments(&gpu) else { return };
     let subgroup = limits(&gpu).subgroup;
     let (m, buffers, ahead, packed) = (41, 2, true, 3);
-    let fill = Some(Fill { left, right, staged: true, ahead: (false, false), packed });
+    let fill = Some(Fill { left, right, staged: true, ahead: (false, false), packed, parts: 1 });
     let (bm, bn, bk) = (2 * frag.0, 2 * frag.1, 4 * frag.2);
     let coop = Coop { bm, bn, bk, frag, warps: (1, 2), elem: DType::F16, subgroup, buffers, ahead, fill };
     let (n, k) = (3 * frag.1, 2 * bk);
@@ -170,6 +175,26 @@ fn products_with_packed_right_operands_match() {
     spec.rhs = spec.exprs.load(1, DType::F16, vec![place]);
     let name = format!("packed {coop:?}");
     assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &p.memory(), tolerance(k)), "{name}");
+}
+
+/// Parts of a sum: more than there are tiles of k, a rest that is no tile, and none at all.
+#[test]
+fn subgroups_that_share_sums_match() {
+    let Some(gpu) = gpu("filled parts") else { return };
+    let problems =
+        [(problem(2, 17, 13, &[24]), 24), (problem(1, 41, 35, &[25, 16]), 400), (problem(1, 9, 17, &[0]), 0)];
+    for (i, (p, k)) in problems.into_iter().enumerate() {
+        let p = Problem { dtype: DType::F16, transposed: true, out: DType::F32, ..p };
+        for (staging, wg) in stagings(&gpu).into_iter().skip(5 + i % 2).take(1) {
+            let name = format!("{p:?} {staging:?}");
+            assert!(check(&gpu, &name, &KernelSpec::Matmul(p.spec(staging, wg)), &p.memory(), tolerance(k)), "{name}");
+        }
+    }
+    for (staging, wg) in stagings(&gpu).into_iter().skip(5) {
+        let (spec, memory) = convolution(staging, wg);
+        let name = format!("convolution {staging:?}");
+        assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &memory, tolerance(144)), "{name}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Map kernels: a pointwise value at every coordinate, parts of a concatenation, state updates.
 
 use super::super::inline::{Ctx, Place};
-use super::super::layout::{BLOCK, Order};
+use super::super::layout::{BLOCK, Order, is_block_run};
 use super::super::tile;
 use super::{Lowered, max_elems};
 use crate::ir::{Dim, ValueId};
@@ -24,8 +24,8 @@ fn spec(cx: &mut Ctx<'_>, shape: &[Dim], stores: Vec<Store>) -> Lowered {
 }
 
 /// A value with its channels last, a block of them an invocation: neighbours take neighbouring blocks, or the same block of neighbouring
-/// places where elements are read that lie along those.
-fn lower_image(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
+/// places where elements are read that lie along those. `stores` is asked at coordinates of the value.
+fn over_image(cx: &mut Ctx<'_>, v: ValueId, stores: impl FnOnce(&mut Ctx<'_>, &[ExprId]) -> Vec<Store>) -> Lowered {
     let shape = cx.ty(v).shape.clone();
     let (block, places) = (Dim::from(BLOCK), &shape[2..]);
     let blocks = shape[1].floor_div(&block);
@@ -39,8 +39,7 @@ fn lower_image(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
     let channel = cx.ix.add(start, within);
     let after = if along_places { 2 } else { 1 };
     let at = [&axes[..1], &[channel], &axes[after..after + places.len()]].concat();
-    let value = cx.definition_at(v, &at);
-    let stores = cx.store(v, &at, value);
+    let stores = stores(cx, &at);
     spec(cx, &domain, stores)
 }
 
@@ -57,7 +56,10 @@ fn reads_along_places(cx: &Ctx<'_>, v: ValueId) -> bool {
 
 pub(super) fn lower(cx: &mut Ctx<'_>, v: ValueId) -> Lowered {
     if cx.fusion.order(v) == Order::ChannelsLast {
-        return lower_image(cx, v);
+        return over_image(cx, v, |cx, at| {
+            let value = cx.definition_at(v, at);
+            cx.store(v, at, value)
+        });
     }
     let shape = cx.ty(v).shape.clone();
     let at = cx.axes(0, &shape);
@@ -94,13 +96,19 @@ pub(super) fn lower_into(cx: &mut Ctx<'_>, v: ValueId, target: ValueId) -> Lower
 }
 
 pub(super) fn lower_part(cx: &mut Ctx<'_>, arm: ValueId, concat: ValueId, dim: usize, start: &Dim) -> Lowered {
+    let stores = |cx: &mut Ctx<'_>, at: &[ExprId]| {
+        let value = cx.at(arm, at);
+        let mut into = at.to_vec();
+        let offset = cx.ix.dim(start);
+        into[dim] = cx.ix.add(into[dim], offset);
+        cx.store(concat, &into, value)
+    };
+    if dim == 1 && cx.fusion.order(concat) == Order::ChannelsLast && is_block_run(cx.graph, arm, start) {
+        return over_image(cx, arm, stores);
+    }
     let shape = cx.ty(arm).shape.clone();
     let at = cx.axes(0, &shape);
-    let value = cx.at(arm, &at);
-    let mut into = at;
-    let offset = cx.ix.dim(start);
-    into[dim] = cx.ix.add(into[dim], offset);
-    let stores = cx.store(concat, &into, value);
+    let stores = stores(cx, &at);
     spec(cx, &shape, stores)
 }
 

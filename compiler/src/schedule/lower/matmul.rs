@@ -69,9 +69,11 @@ impl Product<'_> {
         let last = self.k.iter().rev().find(|d| !d.is(1)).cloned();
         let line = last.map_or(1.0, |d| max_elems(cx, &[d]));
         let gathers = !self.packed && half.is_some_and(|elem| !coop_loads_blocks(&spec, elem));
-        // Windows of convolutions; of other products, only those with packed weights gain.
-        let fills = self.k.len() > 1 && half.is_some_and(|elem| coop_fills(&spec, elem));
-        let mut problem = Problem { batch: b, m, n, k, line, acc: self.acc, half, gathers, fills, packed: self.packed };
+        let (acc, packed) = (self.acc, self.packed);
+        let mut problem = Problem { batch: b, m, n, k, line, acc, half, gathers, fills: false, packed };
+        // Windows of convolutions, and few outputs; of other products, only those with packed weights gain.
+        let gains = self.k.len() > 1 || tile::is_small(cx.device, &problem);
+        problem.fills = gains && half.is_some_and(|elem| coop_fills(&spec, elem));
         let allowed = |staging: &Staging| match staging {
             Staging::Coop(c) if c.fill.is_some_and(|f| f.packed > 0) => coop_is_packed(&spec, c),
             Staging::Coop(_) | Staging::Registers { .. } | Staging::Shared { .. } | Staging::Gemv { .. } => true,

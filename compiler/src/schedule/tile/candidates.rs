@@ -43,7 +43,11 @@ impl Named for Staging {
                     Some(fill) if fill.packed > 0 => ", packed",
                     Some(_) => ", filled",
                 };
-                format!("cooperative {bm}x{bn}x{bk} by {}x{} subgroups{how}", warps.0, warps.1)
+                let parts = match fill {
+                    Some(fill) if fill.parts > 1 => format!(", {} parts", fill.parts),
+                    _ => String::new(),
+                };
+                format!("cooperative {bm}x{bn}x{bk} by {}x{} subgroups{how}{parts}", warps.0, warps.1)
             }
             Staging::Gemv { threads_per_dot, cols } => format!("dots by {threads_per_dot}, {cols} columns, {wg}"),
         }
@@ -82,7 +86,7 @@ pub fn candidates(device: &DeviceProfile, p: &Problem) -> (Vec<Candidate<Staging
             Ok(all) => {
                 let candidate = |(c, cost): (Coop, Option<f64>)| Candidate {
                     staging: Staging::Coop(c),
-                    wg: c.warps.0 * c.warps.1 * c.subgroup,
+                    wg: c.subgroups() * c.subgroup,
                     cost,
                 };
                 return (all.into_iter().map(candidate).collect(), vec![]);

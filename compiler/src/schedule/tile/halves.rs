@@ -40,35 +40,75 @@ pub(super) const COOP_TILES: [CoopTile; 7] = [
 /// Elements along k that the depth of packed weights must be a multiple of: tiles are this deep.
 const PACKED_DEPTH: u32 = 64;
 
-/// A cooperative tile whose fragments are filled by component.
-struct FilledTile {
+/// A cooperative tile whose right fragments are filled from packed weights.
+struct PackedTile {
     tile: CoopTile,
-    /// Fragments of packed weights that are read ahead; 0: both sides are read where they lie, without shared memory.
-    packed: u32,
+    /// Fragments of packed weights that are read ahead.
+    ahead: u32,
     /// Time against what [`coop_cost`] says of a staged tile.
     factor: f64,
 }
 
-const fn filled_tile(size: (u32, u32, u32), warps: (u32, u32), packed: u32, (factor, alone): (f64, f64)) -> FilledTile {
-    FilledTile { tile: coop_tile(size, warps, if packed > 0 { 2 } else { 1 }, alone), packed, factor }
+const fn packed_tile(columns: (u32, u32), warps: (u32, u32), ahead: u32, (factor, alone): (f64, f64)) -> PackedTile {
+    PackedTile { tile: coop_tile((columns.0, columns.1, PACKED_DEPTH), warps, 2, alone), ahead, factor }
 }
 
-/// Measured on an H200. Packed weights: the subgroups stand side by side, so that each reads what no other does. Without: small tiles of
-/// two subgroups, many of which a unit runs at a time, for windows of convolutions; `alone` is how many of them take no longer than one. The
-/// last of each is for devices with little shared memory.
-const FILLED_TILES: [FilledTile; 11] = [
-    filled_tile((64, 256, PACKED_DEPTH), (1, 4), 1, (0.69, 1.4)),
-    filled_tile((64, 192, PACKED_DEPTH), (1, 4), 1, (0.85, 1.24)),
-    filled_tile((64, 144, PACKED_DEPTH), (1, 3), 2, (0.78, 1.24)),
-    filled_tile((64, 128, PACKED_DEPTH), (1, 4), 2, (0.735, 1.4)),
-    filled_tile((32, 128, PACKED_DEPTH), (1, 4), 2, (0.65, 1.6)),
-    filled_tile((16, 16, PACKED_DEPTH), (1, 2), 1, (3.0, 1.24)),
-    filled_tile((64, 64, 32), (2, 1), 0, (0.74, 1.28)),
-    filled_tile((64, 32, 32), (2, 1), 0, (0.55, 2.4)),
-    filled_tile((64, 16, 32), (2, 1), 0, (0.6, 2.4)),
-    filled_tile((32, 32, 32), (2, 1), 0, (0.53, 2.7)),
-    filled_tile((16, 16, 64), (2, 2), 0, (3.0, 1.24)),
+/// Measured on an H200: the subgroups stand side by side, so that each reads what no other does. The last is for devices with little
+/// shared memory.
+const PACKED_TILES: [PackedTile; 6] = [
+    packed_tile((64, 256), (1, 4), 1, (0.69, 1.4)),
+    packed_tile((64, 192), (1, 4), 1, (0.85, 1.24)),
+    packed_tile((64, 144), (1, 3), 2, (0.78, 1.24)),
+    packed_tile((64, 128), (1, 4), 2, (0.735, 1.4)),
+    packed_tile((32, 128), (1, 4), 2, (0.65, 1.6)),
+    packed_tile((16, 16), (1, 2), 1, (3.0, 1.24)),
 ];
+
+/// A cooperative tile whose both sides are read where they lie, without shared memory, and its times on an H200 in 10⁻⁶ s.
+struct DirectTile {
+    size: (u32, u32, u32),
+    warps: (u32, u32),
+    /// From one step of k to the next, of a subgroup that has the unit to itself.
+    latency: f64,
+    /// Share of a busy unit that a step takes.
+    step: f64,
+    /// Share of a busy unit that the rest of a tile takes.
+    rest: f64,
+    /// Time of putting a sum together that subgroups share, for each to the power of 1.5.
+    join: f64,
+}
+
+const fn direct_tile(size: (u32, u32, u32), warps: (u32, u32), [latency, step, rest, join]: [f64; 4]) -> DirectTile {
+    DirectTile { size, warps, latency, step, rest, join }
+}
+
+/// Fitted to 3×3 convolutions of 16 to 384 channels over 19² to 743² on an H200, within a fifth. The last is for devices with little shared memory.
+const DIRECT_TILES: [DirectTile; 6] = [
+    direct_tile((64, 64, 32), (2, 1), [0.2, 0.165, 0.15, 0.6]),
+    direct_tile((128, 32, 32), (2, 1), [0.25, 0.18, 0.1, 0.4]),
+    direct_tile((64, 32, 32), (2, 1), [0.215, 0.1, 0.1, 0.23]),
+    direct_tile((64, 16, 32), (2, 1), [0.2, 0.065, 0.05, 0.2]),
+    direct_tile((32, 32, 32), (2, 1), [0.15, 0.047, 0.35, 0.2]),
+    direct_tile((16, 16, 64), (2, 2), [0.4, 0.1, 0.35, 0.2]),
+];
+
+/// Subgroups that may share the sums of such a tile: where tiles are too few to fill the units.
+const PARTS: [u32; 4] = [1, 2, 4, 8];
+
+/// Steps of k that each of these goes through at least.
+const LEAST_STEPS: f64 = 2.0;
+
+/// Share of a busy unit for each part of each output of a tile.
+const PART: f64 = 0.05 / 1024.0;
+
+/// Time of a tile that has a unit to itself, against its share of a busy one.
+const LONE: f64 = 0.85;
+
+/// What [`coop_cost`] says of a tile is so much for every 10⁻⁶ s of an H200.
+const US: f64 = 3.57e6;
+
+/// Windows of convolutions take staged tiles so much longer than rows of a matrix do.
+const STAGED_WINDOWS: f64 = 1.65;
 
 /// For devices whose shared memory holds none of them.
 pub(super) const COOP_SMALL: CoopTile = coop_tile((32, 32, 16), (2, 2), 1, 1.22);
@@ -110,7 +150,8 @@ pub(super) fn cooperative(
         let CoopTile { warps, buffers, .. } = *t;
         Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: true, fill: None }
     };
-    let staged = COOP_TILES.iter().map(|t| (tile(t), Some(coop_cost(device, p, t))));
+    let windows = if p.fills && p.line < p.k { STAGED_WINDOWS } else { 1.0 };
+    let staged = COOP_TILES.iter().map(|t| (tile(t), Some(windows * coop_cost(device, p, t))));
     let mut all: Vec<(Coop, Option<f64>)> = staged.filter(|(c, _)| coop_fits(c, &limits)).collect();
     if all.is_empty() {
         all.extend(Some((tile(&COOP_SMALL), None)).filter(|(c, _)| coop_fits(c, &limits)));
@@ -158,8 +199,13 @@ pub(in crate::schedule) fn half_us(device: &DeviceProfile, p: &Problem) -> Optio
 /// True where a product is quicker if its weights are packed.
 pub fn gains_by_packing(device: &DeviceProfile, p: &Problem) -> bool {
     let Some(elem) = p.half else { return false };
-    let packed = Problem { packed: true, ..*p };
-    cheapest(device, &packed, elem).and_then(|c| c.fill).is_some_and(|f| f.packed > 0)
+    let cost = |p: &Problem| {
+        let all = cooperative(device, p, elem).unwrap_or_default();
+        all.into_iter().filter_map(|(c, cost)| Some((cost?, c))).min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let Some((quickest, tile)) = cost(&Problem { packed: true, ..*p }) else { return false };
+    let plain = cost(&Problem { packed: false, fills: is_small(device, p), ..*p });
+    tile.fill.is_some_and(|f| f.packed > 0) && plain.is_none_or(|(other, _)| quickest < other)
 }
 
 /// Tiles whose fragments are filled by component, with their predicted times.
@@ -167,25 +213,51 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
     let Some((left, right)) = spreads(device, frag, elem) else { return vec![] };
     let limits = limits(device);
     let subgroup = device.limits.subgroup_size;
-    let coop = |t: &FilledTile| {
-        let ((bm, bn, bk), CoopTile { warps, buffers, .. }) = (t.tile.size, t.tile);
-        let staged = t.packed > 0;
-        let fill = Fill { left, right, staged, ahead: (!staged, !staged), packed: t.packed };
+    let coop = |(bm, bn, bk): (u32, u32, u32), warps, buffers, packed: u32, parts| {
+        let staged = packed > 0;
+        let fill = Fill { left, right, staged, ahead: (!staged, !staged), packed, parts };
         Coop { bm, bn, bk, frag, warps, elem, subgroup, buffers, ahead: staged, fill: Some(fill) }
     };
-    let usable = FILLED_TILES.iter().filter(|t| if t.packed > 0 { p.packed } else { p.fills });
-    usable.map(|t| (coop(t), Some(filled_cost(device, p, t)))).filter(|(c, _)| coop_fits(c, &limits)).collect()
+    let packed = PACKED_TILES.iter().filter(|_| p.packed).map(|t| {
+        let cost = t.factor * coop_cost(device, p, &t.tile);
+        (coop(t.tile.size, t.tile.warps, t.tile.buffers, t.ahead, 1), Some(cost))
+    });
+    let direct = DIRECT_TILES.iter().filter(|_| p.fills).flat_map(|t| {
+        let most = (p.k / f64::from(t.size.2) / LEAST_STEPS).max(1.0);
+        let parts = PARTS.into_iter().filter(move |&parts| f64::from(parts) <= most);
+        parts.map(move |parts| (coop(t.size, t.warps, 1, 0, parts), Some(direct_cost(device, p, t, parts))))
+    });
+    packed.chain(direct).filter(|(c, _)| coop_fits(c, &limits)).collect()
 }
 
-/// As [`coop_cost`]. Tiles without shared memory do not wait for each other: a unit takes them as they come, but has to have a few at a time.
-fn filled_cost(device: &DeviceProfile, p: &Problem, t: &FilledTile) -> f64 {
-    if t.packed > 0 {
-        return t.factor * coop_cost(device, p, &t.tile);
-    }
-    let [bm, bn, bk] = [t.tile.size.0, t.tile.size.1, t.tile.size.2].map(f64::from);
-    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil();
-    let per_unit = (tiles / f64::from(device.rates.n_units)).max(t.tile.alone);
-    t.factor * per_unit * (bm * bn + COOP_EDGE * (bm + bn)) * (p.k / bk).ceil() * bk
+/// As [`coop_cost`]: the steps of a tile wait for memory one after another, and all tiles of a unit share it.
+fn direct_cost(device: &DeviceProfile, p: &Problem, t: &DirectTile, parts: u32) -> f64 {
+    let [bm, bn, bk] = [t.size.0, t.size.1, t.size.2].map(f64::from);
+    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil() / f64::from(device.rates.n_units);
+    // A few tiles for each unit are more for one than for another.
+    let tiles = match tiles {
+        one if one <= 1.0 => LONE,
+        few if few <= 2.0 => few.ceil(),
+        some if some < 4.0 => (some + some.ceil()) / 2.0,
+        many => many,
+    };
+    let (steps, parts) = ((p.k / bk).ceil(), f64::from(parts));
+    let shared = parts > 1.0;
+    let join = if shared { t.join * parts.powf(1.5) } else { 0.0 };
+    let waits = t.latency * (steps / parts).ceil() + join;
+    let part = if shared { PART * bm * bn * parts } else { 0.0 };
+    let works = tiles * (t.step * steps + t.rest + part);
+    US * (waits.powi(3) + works.powi(3)).cbrt()
+}
+
+/// Fewer tiles than this for each unit leave products of plain matrices waiting for memory: they are better read where they lie, by
+/// subgroups that share sums, than staged.
+const FEW_TILES: f64 = 2.0;
+
+/// True for products of so few outputs.
+pub fn is_small(device: &DeviceProfile, p: &Problem) -> bool {
+    let tiles = p.batch * (p.m / 64.0).ceil() * (p.n / 64.0).ceil();
+    tiles <= FEW_TILES * f64::from(device.rates.n_units)
 }
 
 /// The fragment of a type that takes the fewest instructions: the largest.

@@ -56,7 +56,7 @@ pub fn constraints(spec: &MatmulSpec, limits: &Limits) -> Result<(), Reject> {
 
 /// Whether a cooperative staging's sizes fit each other and a device; tile choice asks before it has a spec.
 pub fn coop_fits(c: &Coop, limits: &Limits) -> bool {
-    let wg = c.warps.0 * c.warps.1 * c.subgroup;
+    let wg = c.subgroups() * c.subgroup;
     let fits = coop::sizes_fit(c, wg) && wg <= limits.max_workgroup && coop::shared_bytes(c) <= limits.shared_bytes;
     fits && coop::constraints(c, limits).is_ok()
 }

@@ -344,27 +344,38 @@ pub(super) fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides) {
     let (_, rest) = super::super::divide(cx, total, tile);
     let main = cx.asm.isub(total, rest);
     let zero = cx.asm.u32(0);
-    let initial = start(cx, p, s, (main, total));
-    cx.loop_step((zero, main, tile), &initial, |cx, offset, carried| {
+    let (first, stride) = own_tiles(cx, p);
+    let initial = start(cx, p, s, (first, main, total));
+    cx.loop_step((first, main, stride), &initial, |cx, offset, carried| {
         let at = KRange { k: offset, total: main, covered: true };
-        iteration(cx, p, s, at, carried)
+        iteration(cx, p, s, (at, stride), carried)
     });
     if !p.staged.is_empty() {
         // What follows writes over the last tile.
         cx.asm.barrier();
     }
-    cx.loop_step((main, total, tile), &[], |cx, offset, _| {
+    // The first of those that share a sum takes the rest.
+    let is_first = cx.asm.ieq(first, zero);
+    let rest = cx.asm.select(is_first, main, total);
+    cx.loop_step((rest, total, tile), &[], |cx, offset, _| {
         last_tile(cx, p, s, KRange { k: offset, total, covered: false });
         vec![]
     });
 }
 
+/// First k of the subgroup's first tile, and from one of its tiles to the next.
+fn own_tiles(cx: &mut Emit<'_>, p: &Product<'_>) -> (Id, Id) {
+    let tile = cx.asm.u32(p.c.bk);
+    let stride = cx.asm.u32(p.c.bk * p.c.parts());
+    (cx.asm.imul(p.place.part, tile), stride)
+}
+
 /// Values that the first iteration finds: the buffer, what is loaded for shared memory, and what is read ahead.
-fn start(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, (main, total): (Id, Id)) -> Vec<Id> {
+fn start(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, (first, main, total): (Id, Id, Id)) -> Vec<Id> {
     let zero = cx.asm.u32(0);
     let mut initial = if p.c.buffers == 2 && !p.staged.is_empty() { vec![zero] } else { vec![] };
-    let any = cx.asm.ult(zero, main);
-    let at = KRange { k: zero, total, covered: true };
+    let any = cx.asm.ult(first, main);
+    let at = KRange { k: first, total, covered: true };
     if p.c.ahead && !p.staged.is_empty() {
         initial.extend(stage::load_some(cx, p, KRange { total: main, ..at }));
     }
@@ -379,7 +390,7 @@ fn start(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, (main, total): (Id, Id))
     initial
 }
 
-fn iteration(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, at: KRange, carried: &[Id]) -> Vec<Id> {
+fn iteration(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, (at, stride): (KRange, Id), carried: &[Id]) -> Vec<Id> {
     let (zero, tile) = (cx.asm.u32(0), cx.asm.u32(p.c.bk));
     let mut carried = carried.to_vec();
     let fill = p.c.fill.expect("sides are filled");
@@ -405,12 +416,15 @@ fn iteration(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, at: KRange, carried:
     }
     let right = if fill.ahead.1 { carried.split_off(carried.len() - s.right.n_blocks()) } else { vec![] };
     let mut ahead = Ahead { left: carried, right };
-    for number in 0..p.c.bk / s.left_pattern.step {
+    let steps = p.c.bk / s.left_pattern.step;
+    for number in 0..steps {
         let offset = cx.asm.u32(number * s.left_pattern.step);
         let k = cx.asm.iadd(at.k, offset);
         let here = KRange { k, ..at };
         let ready = ahead.clone();
-        let after = following(cx, here, s.left_pattern.step);
+        let step = cx.asm.u32(s.left_pattern.step);
+        let after = if number + 1 < steps { cx.asm.iadd(k, step) } else { cx.asm.iadd(at.k, stride) };
+        let after = following(cx, here, after);
         let left = match &s.left {
             None => vec![],
             Some(side) if fill.ahead.0 => {
@@ -435,10 +449,8 @@ fn iteration(cx: &mut Emit<'_>, p: &Product<'_>, s: &Sides, at: KRange, carried:
     next
 }
 
-/// The step behind one, or the last one again.
-fn following(cx: &mut Emit<'_>, here: KRange, step: u32) -> KRange {
-    let step = cx.asm.u32(step);
-    let k = cx.asm.iadd(here.k, step);
+/// The step at `k`, or that before it again.
+fn following(cx: &mut Emit<'_>, here: KRange, k: Id) -> KRange {
     let exists = cx.asm.ult(k, here.total);
     KRange { k: cx.asm.select(exists, k, here.k), ..here }
 }

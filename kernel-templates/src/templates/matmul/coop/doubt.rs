@@ -43,7 +43,7 @@ fn spreads_as_said(cx: &mut Emit<'_>, c: &Coop, fill: &Fill, shared: Blocks) -> 
 fn same(cx: &mut Emit<'_>, c: &Coop, (spread, part, size): (&Spread, MatrixUse, (u32, u32)), shared: Blocks) -> Id {
     let (rows, columns) = size;
     let local = cx.asm.local_index();
-    number_elements(cx, (c.elem, rows * columns), shared, (local, c.warps.0 * c.warps.1 * c.subgroup));
+    number_elements(cx, (c.elem, rows * columns), shared, (local, c.subgroups() * c.subgroup));
     cx.asm.barrier();
     let ty = cx.asm.matrix_type(c.elem, size, part);
     let (first, register) = (cx.asm.u32(0), cx.asm.matrix_register(ty));

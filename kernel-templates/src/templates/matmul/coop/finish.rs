@@ -4,7 +4,7 @@
 use super::super::{M, N, all_extents, divide, is_covered, store_tile};
 use super::{Product, WORDS};
 use crate::asm::{Id, Lines};
-use crate::contiguity::is_consecutive_index;
+use crate::contiguity::sectors;
 use crate::dtype::DType;
 use crate::emit_expr::Emit;
 use crate::expr::ExprId;
@@ -23,7 +23,7 @@ pub(super) fn band_blocks(c: &Coop) -> u32 {
 
 /// Rows of a band: as many fragments as find room where the tiles were.
 fn band_rows(p: &Product<'_>) -> u32 {
-    let room = p.n_blocks / (p.c.warps.0 * p.c.warps.1 * band_blocks(&p.c));
+    let room = p.n_blocks / (p.c.subgroups() * band_blocks(&p.c));
     let (along_m, _) = p.fragments();
     let fragments = (1..=along_m).rev().find(|&f| along_m.is_multiple_of(f) && f <= room.max(1)).unwrap_or(1);
     fragments * p.c.frag.0
@@ -39,7 +39,14 @@ struct Deal {
 }
 
 fn deal(spec: &MatmulSpec) -> Deal {
-    let along = |axis: usize| spec.stores.iter().any(|s| is_consecutive_index(&spec.exprs, s.index, axis as u8));
+    // Of two ways to go, the one whose neighbours lie in fewer sectors of memory.
+    let sectors = |axis: usize, extent: Extent| -> u64 {
+        let of = |s: &Store| {
+            let bytes = spec.interface.operands[usize::from(s.operand)].dtype.size_bytes();
+            sectors(&spec.exprs, s.index, (axis as u8, extent), bytes)
+        };
+        spec.stores.iter().map(of).sum()
+    };
     let wide = |axis: usize| {
         let (stores, extents) = (&spec.stores, all_extents(spec));
         let to_halves = |s: &Store| wide_load::stores_blocks(&spec.exprs, &spec.interface, &extents, s, axis);
@@ -47,7 +54,7 @@ fn deal(spec: &MatmulSpec) -> Deal {
     };
     match [N, M].into_iter().find(|&axis| wide(axis)) {
         Some(axis) => Deal { along_m: axis == M, count: GROUP },
-        None => Deal { along_m: along(M) && !along(N), count: 1 },
+        None => Deal { along_m: sectors(M, spec.m) < sectors(N, spec.n), count: 1 },
     }
 }
 
@@ -57,14 +64,32 @@ pub(super) fn store(cx: &mut Emit<'_>, p: &Product<'_>) {
     let warp = cx.asm.subgroup_index(p.c.subgroup);
     let size = cx.asm.u32(rows * band_pitch(&p.c));
     let start = cx.asm.imul(warp, size);
+    // Several subgroups share the sums where there are parts.
+    let wait = |cx: &mut Emit<'_>| if p.c.parts() > 1 { cx.asm.barrier() } else { cx.asm.subgroup_barrier() };
+    let sums = first_sums(cx, p, start);
     for first in (0..p.c.bm / p.c.warps.0).step_by(rows as usize) {
         if first > 0 {
-            cx.asm.subgroup_barrier();
+            wait(cx);
         }
         put_band(cx, p, start, (first, rows));
-        cx.asm.subgroup_barrier();
-        store_band(cx, p, start, (first, rows));
+        wait(cx);
+        store_band(cx, p, sums, (first, rows));
     }
+}
+
+/// Where the first part of a subgroup's sums starts, of its own start.
+fn first_sums(cx: &mut Emit<'_>, p: &Product<'_>, start: Id) -> Id {
+    if p.c.parts() == 1 {
+        return start;
+    }
+    let of_a_part = cx.asm.u32(part_blocks(p));
+    let before = cx.asm.imul(p.place.part, of_a_part);
+    cx.asm.isub(start, before)
+}
+
+/// Blocks of the bands of all subgroups of a part.
+fn part_blocks(p: &Product<'_>) -> u32 {
+    p.c.warps.0 * p.c.warps.1 * band_rows(p) * band_pitch(&p.c)
 }
 
 fn put_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32, u32)) {
@@ -80,19 +105,22 @@ fn put_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32, 
     }
 }
 
-/// Each invocation stores every `subgroup`-th output, or group of outputs, of a band.
+/// Each invocation stores every `subgroup`-th output, or group of outputs, of a band; with parts, their subgroups take turns.
 fn store_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32, u32)) {
     let (c, deal) = (p.c, deal(p.spec));
     let cols = c.bn / c.warps.1;
     let lane = cx.asm.subgroup_lane(c.subgroup);
-    let (count, step) = (cx.asm.u32(rows * cols / deal.count), cx.asm.u32(c.subgroup));
-    cx.loop_step((lane, count, step), &[], |cx, element, _| {
+    let (count, step) = (cx.asm.u32(rows * cols / deal.count), cx.asm.u32(c.subgroup * c.parts()));
+    let size = cx.asm.u32(c.subgroup);
+    let turn = cx.asm.imul(p.place.part, size);
+    let own = cx.asm.iadd(lane, turn);
+    cx.loop_step((own, count, step), &[], |cx, element, _| {
         let fast = cx.asm.u32(if deal.along_m { rows } else { cols } / deal.count);
         let (slow, fast) = divide(cx, element, fast);
         let size = cx.asm.u32(deal.count);
         let fast = cx.asm.imul(fast, size);
         let (row, col) = if deal.along_m { (fast, slow) } else { (slow, fast) };
-        let values = band_elements(cx, p, start, (row, col), deal);
+        let values = sums(cx, p, start, (row, col), deal);
         let first = cx.asm.u32(first);
         let row = cx.asm.iadd(row, first);
         store_some(cx, p, (row, col), &values, deal);
@@ -100,7 +128,21 @@ fn store_band(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (first, rows): (u32
     });
 }
 
-/// The outputs of a deal from a row and column of the band on.
+/// The outputs of a deal from a row and column of the band on: what each part found, added in their order.
+fn sums(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, at: (Id, Id), deal: Deal) -> Vec<Id> {
+    let mut sums = band_elements(cx, p, start, at, deal);
+    for part in 1..p.c.parts() {
+        let before = cx.asm.u32(part * part_blocks(p));
+        let start = cx.asm.iadd(start, before);
+        let more = band_elements(cx, p, start, at, deal);
+        for (sum, more) in sums.iter_mut().zip(more) {
+            *sum = cx.asm.fadd(*sum, more);
+        }
+    }
+    sums
+}
+
+/// The outputs of a part of a deal from a row and column of the band on.
 fn band_elements(cx: &mut Emit<'_>, p: &Product<'_>, start: Id, (row, col): (Id, Id), deal: Deal) -> Vec<Id> {
     let (two, three) = (cx.asm.u32(WORDS.trailing_zeros()), cx.asm.u32(WORDS - 1));
     let pitch = cx.asm.u32(band_pitch(&p.c));

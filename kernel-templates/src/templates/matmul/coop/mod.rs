@@ -48,7 +48,7 @@ pub(super) fn sizes_fit(c: &Coop, wg: u32) -> bool {
         && tile_fits(c.bk, 1, c.frag.2)
         && [c.bm, c.bn, c.bk, c.frag.0, c.frag.1, c.frag.2].iter().all(|v| v.is_multiple_of(GROUP))
         && c.subgroup > 0
-        && c.warps.0 * c.warps.1 * c.subgroup == wg
+        && c.subgroups() * c.subgroup == wg
         && (1..=2).contains(&c.buffers)
         && c.fill.is_none_or(|f| fill_fits(c, &f))
 }
@@ -56,7 +56,10 @@ pub(super) fn sizes_fit(c: &Coop, wg: u32) -> bool {
 /// Whether both sides' fragments can be filled by blocks, in the same order of k.
 fn fill_fits(c: &Coop, f: &Fill) -> bool {
     if f.packed > 0 {
-        return f.packed <= c.bk / c.frag.2;
+        return f.packed <= c.bk / c.frag.2 && f.parts == 1;
+    }
+    if f.parts == 0 || (f.parts > 1 && f.staged) {
+        return false;
     }
     let (Some(left), Some(right)) = (Pattern::left(c, f), Pattern::right(c, f)) else { return false };
     left.agrees(&right) && c.bk.is_multiple_of(left.step)
@@ -137,13 +140,14 @@ pub(super) fn shared_bytes(c: &Coop) -> u32 {
         Some(_) => 0,
     };
     let looks = if c.fill.is_some() { doubt::blocks(c) } else { 0 };
-    (tile * c.buffers).max(c.warps.0 * c.warps.1 * finish::band_blocks(c)).max(looks) * 16
+    (tile * c.buffers).max(c.subgroups() * finish::band_blocks(c)).max(looks) * 16
 }
 
-/// Where a subgroup stands in the tile: its first row and column.
+/// Where a subgroup stands in the tile: its first row and column; and which part of their sums is its own.
 struct Place {
     row: Id,
     col: Id,
+    part: Id,
 }
 
 /// A kernel under way.
@@ -206,7 +210,7 @@ fn product<'a>(
     (first, own): ([Id; 2], [Option<Id>; 2]),
 ) -> Product<'a> {
     let looks = if c.fill.is_some() { doubt::blocks(c) } else { 0 };
-    let n_blocks = tiles.max(c.warps.0 * c.warps.1 * finish::band_blocks(c)).max(looks);
+    let n_blocks = tiles.max(c.subgroups() * finish::band_blocks(c)).max(looks);
     let blocks = cx.asm.shared_blocks(n_blocks);
     let place = place(cx, c);
     let sum_ty = cx.asm.matrix_type(DType::F32, (c.frag.0, c.frag.1), MatrixUse::Sum);
@@ -238,13 +242,20 @@ fn build_filled(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) -> Res
 
 fn place(cx: &mut Emit<'_>, c: &Coop) -> Place {
     let warp = cx.asm.subgroup_index(c.subgroup);
+    let (part, warp) = match c.parts() {
+        1 => (cx.asm.u32(0), warp),
+        _ => {
+            let of_a_part = cx.asm.u32(c.warps.0 * c.warps.1);
+            super::divide(cx, warp, of_a_part)
+        }
+    };
     let along_n = cx.asm.u32(c.warps.1);
     let (row, col) = super::divide(cx, warp, along_n);
     let scaled = |cx: &mut Emit<'_>, at, size| {
         let size = cx.asm.u32(size);
         cx.asm.imul(at, size)
     };
-    Place { row: scaled(cx, row, c.bm / c.warps.0), col: scaled(cx, col, c.bn / c.warps.1) }
+    Place { row: scaled(cx, row, c.bm / c.warps.0), col: scaled(cx, col, c.bn / c.warps.1), part }
 }
 
 /// The loop over k tiles. Carries the first block of the buffer in use, where there are two, and what was loaded ahead.
