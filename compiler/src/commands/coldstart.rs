@@ -53,6 +53,7 @@ fn compile(args: &ColdstartArgs, scratch: &Path, console: &mut Console<'_>) -> R
         Some(profile) => profile,
         None => device::of_open_gpu(&rt::Gpu::open(&load::select(args.device.gpu.as_deref()))?),
     };
+    load::warn_of_strangers(&profile, console)?;
     let options = load::options(&args.compile, Some(load::stem(&args.program)))?;
     let mut compiled = pipeline::compile(&programs, &options, &profile).map_err(CommandError::Diagnostics)?;
     let folder = scratch.join("crate");

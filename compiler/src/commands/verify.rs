@@ -27,6 +27,7 @@ pub(super) fn run(args: &VerifyArgs, console: &mut Console<'_>) -> Result<Outcom
         validate: args.validate,
         save_outputs: args.save_outputs.clone(),
     };
+    request.device.iter().try_for_each(|profile| load::warn_of_strangers(profile, console))?;
     let bar = console.bar();
     // A panic of the compiler fails one file; one line says where it came from.
     std::panic::set_hook(Box::new(|panic| {
