@@ -148,7 +148,10 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     };
     let slowed = tile::half_us(device, p).is_none() && best(device, p).0.takes_two_rounds(device, p);
     let whole = cost(1) * if slowed { SECOND_ROUND } else { 1.0 };
-    let choices = (2..=MAX_PARTS).filter(|s| divisible.is_multiple_of(*s) && p.k / f64::from(*s) >= MIN_PART);
+    // In two parts, still chains, 4096×576×2304 gained half of what four without them do.
+    let longest = if slowed { ONE_CHAIN } else { f64::INFINITY };
+    let lengths = |s: u32| (MIN_PART..=longest).contains(&(p.k / f64::from(s)));
+    let choices = (2..=MAX_PARTS).filter(|s| divisible.is_multiple_of(*s) && lengths(*s));
     let best = choices.map(|s| (s, cost(s))).min_by(|a, b| a.1.total_cmp(&b.1));
     best.filter(|(_, time)| *time < WORTH * whole).map_or(1, |(s, _)| s)
 }
@@ -206,7 +209,7 @@ mod tests {
         assert_eq!(parts(&h200, &problem(4096.0, 4096.0, 4096.0, 4096.0), 4096), 1);
         assert_eq!(parts(&h200, &problem(256.0, 256.0, 200.0, 200.0), 200), 1, "no part would be long enough");
         let two_rounds = problem(4096.0, 576.0, 2304.0, 2304.0);
-        assert_eq!(parts(&h200, &two_rounds, 2304), 2, "a whole takes 425 µs");
+        assert_eq!(parts(&h200, &two_rounds, 2304), 4, "a whole takes 425 µs");
         assert_eq!(parts(&h200, &few, 1), 1, "nothing divides it");
         assert_eq!(parts(&find("lavapipe").expect("a bundled profile"), &few, 4096), 1, "a CPU is always full");
     }

@@ -97,6 +97,11 @@ class Bench:
             except Exception as error:  # What PyTorch cannot capture has no column.
                 row.setdefault("not captured", {})[name] = str(error).splitlines()[0][:200]
                 torch.cuda.synchronize()
+                # A capture that failed leaves its stream as the current one.
+                torch.cuda.set_stream(torch.cuda.default_stream())
+        if not getattr(module, "capturable", True):
+            row["not captured"] = {"graph": "torchvision's deform_conv2d runs on the default stream, which a capture does not see"}
+            return found
         attempt("graph", lambda: arms.replay(call, chain))
         if row["family"] in ("convolution", "models", "networks"):
             def tuned():

@@ -62,6 +62,8 @@ class Flat(torch.nn.Module):
     def __init__(self, program, constants):
         super().__init__()
         self.inner, self.containers, self.constants = program.module(), program.call_spec.in_spec, constants
+        # torchvision starts the kernels of deformable convolutions on the default stream, whatever the current one is.
+        self.capturable = not any("deform_conv2d" in str(node.target) for node in program.graph.nodes if node.op == "call_function")
 
     def forward(self, *inputs):
         leaves = list(inputs)
@@ -72,7 +74,8 @@ class Flat(torch.nn.Module):
 
 
 def check_deformable(graph, device):
-    """An error if the device's deformable convolution is wrong: torchvision goes on when its kernel could not start.
+    """An error if the device's deformable convolution is wrong: torchvision goes on when its kernel could not start, and its kernels do not
+    wait for what other streams still compute.
 
     Each shape of the graph is convolved with made-up values in f32 and f64 and compared with the CPU.
     """
