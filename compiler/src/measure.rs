@@ -1,5 +1,5 @@
 //! Measuring so that figures can be trusted: what is compared takes turns, a fixed load before and after each sample tells how fast the
-//! device's clock was, samples beside a slow one are discarded and counted, and what scatters is marked.
+//! device's clock was, samples beside one that is off its plateau are discarded and counted, and what scatters is marked.
 
 mod arms;
 mod load;
@@ -36,7 +36,7 @@ pub struct Sampling {
     pub rounds: u32,
     /// Runs of a sample.
     pub runs: u32,
-    /// A sample counts if the fixed load took at most this share longer, before and after it, than ever.
+    /// A sample counts if the fixed load, before and after it, took as long as it mostly does, up to this share.
     pub slack: f64,
     /// How long the fixed load runs before everything, for the clock to rise, by its own times.
     pub warm_up: Duration,
@@ -52,27 +52,33 @@ const SPREAD: f64 = 0.3;
 /// The samples of an arm.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Samples {
-    /// A row a run; of all runs where the clock was slow for all of them.
+    /// A row a run; of all runs where the clock was off for all of them.
     pub rows: Vec<Vec<f64>>,
-    /// Runs that do not count, since the clock was slow.
+    /// Runs that do not count, since the clock was off.
     pub discarded: usize,
     /// No more runs were discarded than kept.
     pub steady: bool,
 }
 
-/// What was measured, and what the fixed load took at best, 10⁻⁶ s.
+/// What was measured, and what the fixed load mostly took, 10⁻⁶ s.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
     /// By arm.
     pub arms: Vec<Samples>,
-    /// Of the fixed load.
-    pub best_load_us: f64,
+    /// Median of the fixed load: the clock's plateau. Its least would be that of a moment.
+    pub load_us: f64,
 }
 
 struct Sample {
     rows: Vec<Vec<f64>>,
-    /// The slower of the two fixed loads beside it.
-    load_us: f64,
+    /// Of the fixed load, before and after.
+    loads_us: [f64; 2],
+}
+
+impl Sample {
+    fn is_at(&self, plateau: f64, slack: f64) -> bool {
+        self.loads_us.iter().all(|us| (us / plateau - 1.0).abs() <= slack)
+    }
 }
 
 /// Samples of all arms in turns, forwards in one round and backwards in the next. A sample that the clock spoils is taken again.
@@ -80,9 +86,9 @@ struct Sample {
 /// # Errors
 /// Those of the arms and of the clock.
 pub fn in_turns(arms: &mut [&mut dyn Arm], clock: &mut dyn Clock, sampling: &Sampling) -> Result<Taken, ExecError> {
-    let mut best = warm_up(clock, sampling.warm_up)?;
+    let mut before = warm_up(clock, sampling.warm_up)?;
+    let mut loads = vec![before];
     let mut samples: Vec<Vec<Sample>> = arms.iter().map(|_| vec![]).collect();
-    let mut before = best;
     for round in 0..sampling.rounds {
         let forwards = 0..arms.len();
         let order: Vec<usize> = if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
@@ -90,19 +96,22 @@ pub fn in_turns(arms: &mut [&mut dyn Arm], clock: &mut dyn Clock, sampling: &Sam
             for attempt in 1..=ATTEMPTS {
                 let rows = arms[arm].rows(sampling.runs)?;
                 let after = clock.load_us()?;
-                best = best.min(after);
-                let load_us = before.max(after);
-                samples[arm].push(Sample { rows, load_us });
+                loads.push(after);
+                let sample = Sample { rows, loads_us: [before, after] };
+                let good = sample.is_at(median(&loads), sampling.slack);
+                samples[arm].push(sample);
                 before = after;
-                if load_us <= best * (1.0 + sampling.slack) || attempt == ATTEMPTS {
+                if good || attempt == ATTEMPTS {
                     break;
                 }
                 before = warm_up(clock, RECOVERY)?;
+                loads.push(before);
             }
         }
     }
-    let limit = best * (1.0 + sampling.slack);
-    Ok(Taken { arms: samples.into_iter().map(|all| kept(all, limit)).collect(), best_load_us: best })
+    let load_us = median(&loads);
+    let arms = samples.into_iter().map(|all| kept(all, load_us, sampling.slack)).collect();
+    Ok(Taken { arms, load_us })
 }
 
 /// Lets the load run for so long, and says what it took at last.
@@ -117,8 +126,8 @@ fn warm_up(clock: &mut dyn Clock, least: Duration) -> Result<f64, ExecError> {
     }
 }
 
-fn kept(all: Vec<Sample>, limit: f64) -> Samples {
-    let (good, bad): (Vec<Sample>, Vec<Sample>) = all.into_iter().partition(|s| s.load_us <= limit);
+fn kept(all: Vec<Sample>, plateau: f64, slack: f64) -> Samples {
+    let (good, bad): (Vec<Sample>, Vec<Sample>) = all.into_iter().partition(|s| s.is_at(plateau, slack));
     let n_rows = |samples: &[Sample]| samples.iter().map(|s| s.rows.len()).sum::<usize>();
     let (n_good, discarded) = (n_rows(&good), n_rows(&bad));
     let rows = if n_good > 0 { good } else { bad };
@@ -158,6 +167,12 @@ impl Figure {
     pub fn spread(&self) -> f64 {
         (self.p90 - self.p10) / self.median
     }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
 }
 
 /// The value that a share of all is not above; NaN for nothing.
@@ -205,14 +220,14 @@ mod tests {
     fn arms_take_turns_in_both_orders() {
         let (taken, log) = taken(&[100.0, 105.0], 3);
         assert_eq!(log, "abbaab");
-        assert_eq!(taken.best_load_us, 100.0);
+        assert!([100.0, 105.0].contains(&taken.load_us));
         for arm in &taken.arms {
             assert_eq!((arm.rows.len(), arm.discarded, arm.steady), (6, 0, true));
         }
     }
 
     #[test]
-    fn samples_beside_a_slow_clock_are_taken_again_and_counted() {
+    fn samples_beside_a_clock_that_is_off_are_taken_again_and_counted() {
         // Warm-up, then the load behind the first sample of `a` is slow; the clock recovers within one more load or several.
         let log = Rc::new(RefCell::new(String::new()));
         let mut a = Logged('a', log.clone());
@@ -225,14 +240,23 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_look_slow_only_afterwards_are_discarded_too() {
-        let all = vec![
-            Sample { rows: vec![vec![1.0]], load_us: 100.0 },
-            Sample { rows: vec![vec![2.0]], load_us: 80.0 },
-            Sample { rows: vec![vec![3.0]], load_us: 99.0 },
-        ];
-        let samples = kept(all, 88.0);
-        assert_eq!(samples, Samples { rows: vec![vec![2.0]], discarded: 2, steady: false });
+    fn what_counts_is_beside_the_plateau_on_both_sides_neither_slower_nor_faster() {
+        let sample = |at: f64, loads_us| Sample { rows: vec![vec![at]], loads_us };
+        let all = vec![sample(1.0, [100.0, 112.0]), sample(2.0, [91.0, 109.0]), sample(3.0, [88.0, 100.0])];
+        assert_eq!(kept(all, 100.0, 0.1), Samples { rows: vec![vec![2.0]], discarded: 2, steady: false });
+        let off = vec![sample(1.0, [150.0, 150.0])];
+        assert_eq!(kept(off, 100.0, 0.1), Samples { rows: vec![vec![1.0]], discarded: 1, steady: false });
+    }
+
+    /// A clock that is higher for a moment does not make everything else look slow.
+    #[test]
+    fn a_moment_of_a_fast_clock_spoils_only_what_is_beside_it() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let mut a = Logged('a', log.clone());
+        let mut fast_once = Loads([100.0, 101.0, 80.0].into_iter().chain(vec![100.0; 1 << 20]).collect(), 0);
+        let sampling = Sampling { rounds: 6, runs: 1, slack: 0.1, warm_up: Duration::ZERO };
+        let taken = in_turns(&mut [&mut a], &mut fast_once, &sampling).expect("nothing fails");
+        assert_eq!((taken.load_us, taken.arms[0].rows.len(), taken.arms[0].discarded), (100.0, 6, 1));
     }
 
     #[test]

@@ -296,7 +296,7 @@ mod tests {
         let tiles = [vec![chosen("a"), None, chosen("a")], vec![chosen("b"), None, chosen("a")]];
         let arm = |rows: Vec<Vec<f64>>| Samples { rows, discarded: 1, steady: true };
         let taken =
-            Taken { arms: vec![arm(vec![vec![1.0, 50.0, 3.0]]), arm(vec![vec![7.0, 50.0, 4.0]])], best_load_us: 1.0 };
+            Taken { arms: vec![arm(vec![vec![1.0, 50.0, 3.0]]), arm(vec![vec![7.0, 50.0, 4.0]])], load_us: 1.0 };
         let mut seen = Seen::default();
         seen.add(&tiles, &taken);
         let rows = |tile: &str| seen.samples[&work][tile].rows.concat();

@@ -81,7 +81,7 @@ pub struct BenchArgs {
 /// How samples are taken.
 #[derive(Debug, Args)]
 pub struct SamplingArgs {
-    /// Discard samples beside which a fixed load takes so much longer than at its best: the clock was slow
+    /// Discard samples beside which a fixed load takes so much more or less than it mostly does: the clock was off
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
     pub slack: f64,
     /// Milliseconds of that load before everything, for the clocks to rise

@@ -42,7 +42,7 @@ pub(super) fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<Outcome
     let report = report::Report {
         gpu: &gpu.info().name,
         sides: &measured,
-        best_load_us: taken.best_load_us,
+        load_us: taken.load_us,
         slack: args.sampling.slack,
         n_steps: args.steps as usize,
     };

@@ -66,7 +66,7 @@ fn print(measured: &[Measured], console: &mut Console<'_>) -> Result<(), Command
     writeln!(console.out, "all of it: {after:.1} µs a run, {before:.1} with the cost model's choices")?;
     let discarded: usize = measured.iter().flat_map(|m| m.tried.values()).map(|figure| figure.discarded).sum();
     let kept: usize = measured.iter().flat_map(|m| m.tried.values()).map(|figure| figure.n).sum();
-    writeln!(console.err, "{discarded} of {} times discarded, since the clock was slow", kept + discarded)?;
+    writeln!(console.err, "{discarded} of {} times discarded, since the clock was off", kept + discarded)?;
     Ok(())
 }
 

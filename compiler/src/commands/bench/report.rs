@@ -11,7 +11,7 @@ pub(super) struct Report<'r> {
     pub(super) gpu: &'r str,
     /// One, or two.
     pub(super) sides: &'r [Measured<'r>],
-    pub(super) best_load_us: f64,
+    pub(super) load_us: f64,
     /// Percent.
     pub(super) slack: f64,
     /// Steps that are printed.
@@ -39,18 +39,15 @@ impl Report<'_> {
             }
         };
         body["gpu"] = self.gpu.into();
-        body["fixed_load_us"] = self.best_load_us.into();
+        body["fixed_load_us"] = self.load_us.into();
         body
     }
 
     fn text(&self, console: &mut Console<'_>) -> Result<(), CommandError> {
         writeln!(
             console.out,
-            "on {}; runs beside which the fixed load took over {:.1} µs (best {:.1}, and {} %) are discarded",
-            self.gpu,
-            self.best_load_us * (1.0 + self.slack / 100.0),
-            self.best_load_us,
-            self.slack
+            "on {}; runs beside which the fixed load did not take {:.1} µs, up to {} %, are discarded",
+            self.gpu, self.load_us, self.slack
         )?;
         for (letter, m) in ["A", "B"].iter().zip(self.sides) {
             let letter = if self.sides.len() == 1 { String::new() } else { format!("{letter}: ") };
