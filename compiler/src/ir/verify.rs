@@ -48,7 +48,7 @@ impl fmt::Display for Violations {
 
 /// Checks every invariant.
 pub fn verify(graph: &Graph) -> Result<(), Violations> {
-    let mut v = Verifier { graph, list: vec![] };
+    let mut v = Verifier { graph, list: vec![], sized: vec![] };
     v.values();
     for (i, node) in graph.nodes.iter().enumerate() {
         v.node(NodeId(i as u32), node);
@@ -66,6 +66,8 @@ pub fn verify(graph: &Graph) -> Result<(), Violations> {
 struct Verifier<'a> {
     graph: &'a Graph,
     list: Vec<Violation>,
+    /// By value: its sizes are sizes.
+    sized: Vec<bool>,
 }
 
 impl Verifier<'_> {
@@ -95,7 +97,9 @@ impl Verifier<'_> {
             if !names.insert(&value.name) {
                 self.bad(Some(value.def), format!("%{} is defined twice", value.name));
             }
-            if let Err(message) = check_size(&value.ty) {
+            let size = check_size(&value.ty);
+            self.sized.push(size.is_ok());
+            if let Err(message) = size {
                 self.bad(Some(value.def), message);
             }
         }
@@ -132,7 +136,7 @@ impl Verifier<'_> {
     fn types(&self, node: &Node) -> Result<(), String> {
         let inputs: Vec<&TensorType> = node.inputs.iter().map(|&v| self.graph.ty(v)).collect();
         let results: Vec<&TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v)).collect();
-        if inputs.iter().chain(&results).any(|t| check_size(t).is_err()) {
+        if node.inputs.iter().chain(&node.outputs).any(|v| !self.sized[v.0 as usize]) {
             return Ok(());
         }
         check_attributes(&node.op, &inputs)?;

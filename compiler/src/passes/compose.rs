@@ -27,6 +27,42 @@ pub(super) fn compose(view: &View<'_>, v: ValueId, stop: &dyn Fn(ValueId) -> boo
     Composed { body, leaves }
 }
 
+/// A node of what [`compose`] gives, found without composing: what a `Map` hands on is looked for in the `Map` before it. Where composing
+/// stops, or finds a literal, this may look further, but it never is another node.
+#[derive(Clone, Copy)]
+pub(super) struct Peek<'a> {
+    view: &'a View<'a>,
+    body: &'a Body,
+    inputs: &'a [ValueId],
+    id: ExprId,
+}
+
+impl<'a> Peek<'a> {
+    /// The root of a value; `None` where it is no `Map`.
+    pub(super) fn root(view: &'a View<'a>, v: ValueId) -> Option<Peek<'a>> {
+        let Op::Map(body) = view.op(v) else { return None };
+        Peek { view, body, inputs: view.inputs(v), id: body.root }.resolved()
+    }
+
+    fn resolved(mut self) -> Option<Peek<'a>> {
+        while let Expr::Arg(k, _) = self.expr() {
+            let v = self.inputs[*k as usize];
+            let Op::Map(body) = self.view.op(v) else { return None };
+            self = Peek { body, inputs: self.view.inputs(v), id: body.root, ..self };
+        }
+        Some(self)
+    }
+
+    pub(super) fn expr(self) -> &'a Expr {
+        self.body.exprs.get(self.id)
+    }
+
+    /// A node that this one names.
+    pub(super) fn operand(self, id: ExprId) -> Option<Peek<'a>> {
+        Peek { id, ..self }.resolved()
+    }
+}
+
 struct Composer<'a> {
     view: &'a View<'a>,
     stop: &'a dyn Fn(ValueId) -> bool,

@@ -22,7 +22,7 @@
 //!
 //! Feeds the row kernel: one pass over memory instead of three. `eps` keeps its bits: it is the double of the literal found.
 
-use super::compose::{Composed, compose, number};
+use super::compose::{Composed, Peek, compose, number};
 use super::rewrite::{Patch, Ref, View, rewrite};
 use super::{Cx, Pass};
 use crate::ir::op::Body;
@@ -39,7 +39,8 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
 fn norm<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let n = view.graph.node(node);
     let y = n.outputs[0];
-    if !matches!(n.op, Op::Map(_)) || !view.ty(y).dtype.is_float() {
+    // Most values end here, and most programs have thousands of them: composing is for those that look right from outside.
+    if !view.ty(y).dtype.is_float() || !Peek::root(view, y).is_some_and(divides_by_root) {
         return None;
     }
     let found: Vec<(ValueId, Found)> = candidates(view, y)
@@ -161,6 +162,21 @@ impl Pattern<'_> {
         self.mean_of(e, id, &|p, inner, id| {
             squared(&inner.body, id).is_some_and(|d| p.centered(inner, d).as_deref() == Some(dims))
         })
+    }
+}
+
+/// Whether [`quotient_by_root`] may find something in what this is the root of.
+fn divides_by_root(top: Peek<'_>) -> bool {
+    let sure = |p: Option<Peek<'_>>, is: &dyn Fn(Peek<'_>) -> bool| p.is_some_and(is);
+    let root = |p: Peek<'_>| matches!(p.expr(), Expr::Unary(Unary::Sqrt, _) | Expr::Binary(Binary::Pow, ..));
+    let reciprocal = |p: Peek<'_>| match p.expr() {
+        Expr::Binary(Binary::Div, _, r) => sure(p.operand(*r), &root),
+        e => matches!(e, Expr::Unary(Unary::Rsqrt, _) | Expr::Binary(Binary::Pow, ..)),
+    };
+    match top.expr() {
+        Expr::Binary(Binary::Div, _, r) => sure(top.operand(*r), &root),
+        Expr::Binary(Binary::Mul, a, b) => [*a, *b].into_iter().any(|f| sure(top.operand(f), &reciprocal)),
+        _ => false,
     }
 }
 
