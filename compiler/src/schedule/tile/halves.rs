@@ -82,7 +82,8 @@ const fn direct_tile(size: (u32, u32, u32), warps: (u32, u32), [latency, step, r
     DirectTile { size, warps, latency, step, rest, join }
 }
 
-/// Fitted to 3×3 convolutions of 16 to 384 channels over 19² to 743² on an H200, within a fifth. The last is for devices with little shared memory.
+/// Fitted on an H200 to 3×3 convolutions of 16 to 384 channels over 19² to 743² and to 1370×384×1536: 77 of 90 within a fifth, with eight parts up to
+/// half off (`docs/benchmarks/2026-11-30-h200-products.md`). The last is for devices with little shared memory.
 const DIRECT_TILES: [DirectTile; 5] = [
     direct_tile((64, 64, 32), (2, 1), [0.225, 0.165, 0.15, 0.38]),
     direct_tile((64, 32, 32), (2, 1), [0.215, 0.1, 0.1, 0.23]),
