@@ -4,10 +4,11 @@ use super::{CoopShape, DeviceProfile, Features, Limits, Rates};
 use jvc_runtime::{Cooperative, GpuInfo, GpuKind};
 use std::fmt::Write;
 
-/// The profile of a device as its driver describes it. Limits, features and matrix shapes are the driver's; rates are typical of the device's kind, or those of
-/// the bundled profile whose name or description the device's name matches.
+/// The profile of a device as its driver describes it. Limits, features and matrix shapes are the driver's. Rates, and what tiles measured fastest, are those
+/// of the bundled profile whose name occurs in the device's, else rates are typical of the device's kind.
 pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
     let (low, high) = info.subgroup_range;
+    let known = known(info);
     DeviceProfile {
         name: profile_name(&info.name),
         description: format!("{} ({})", info.name, info.driver),
@@ -31,9 +32,9 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
             float64: info.features.float64,
             vulkan_memory_model: info.features.memory_model,
         },
-        rates: rates(info),
+        rates: known.as_ref().map_or_else(|| typical_rates(info), |known| known.rates),
         cooperative: cooperative(info),
-        tiles: vec![],
+        tiles: known.map_or(vec![], |known| known.tiles),
     }
 }
 
@@ -65,14 +66,14 @@ fn loop_iterations(info: &GpuInfo) -> Option<u32> {
     super::all().into_iter().find(is_it)?.limits.max_loop_iterations
 }
 
-/// Rates of a bundled profile whose name occurs in the device's, else of the kind.
-fn rates(info: &GpuInfo) -> Rates {
+/// The bundled profile whose name occurs in the device's.
+fn known(info: &GpuInfo) -> Option<DeviceProfile> {
     let own = profile_name(&info.name);
-    let known =
-        super::all().into_iter().find(|d| std::iter::once(&d.name).chain(&d.aliases).any(|n| own.contains(n.as_str())));
-    if let Some(known) = known {
-        return known.rates;
-    }
+    super::all().into_iter().find(|d| std::iter::once(&d.name).chain(&d.aliases).any(|n| own.contains(n.as_str())))
+}
+
+/// Rates of a device's kind.
+fn typical_rates(info: &GpuInfo) -> Rates {
     let matrix = !info.cooperative.is_empty();
     let typical = |gb: f64, f32_rate: f64, f16_rate: f64, us: f64, n_units: u32, cpu: bool| Rates {
         peak_gb_per_s: gb,
