@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--compile", nargs="*", default=[""], help="rows (part of the name) to measure under torch.compile too [default: all]")
     parser.add_argument("--half", nargs="*", default=[], help="graphs (part of the name) to measure in f16 too, against autocast")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of interleaved samples")
+    parser.add_argument("--device", default="auto", help="profile that jvc compiles for: a name, or a file [default: the GPU at hand]")
     parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so many seconds")
     return parser.parse_args()
 
@@ -54,7 +55,8 @@ class Bench:
         """Serves the program: the arm, and its outputs."""
         given, results = self.folder / "in.safetensors", self.folder / "out.safetensors"
         save_file({f"in.{i}": t.cpu().contiguous() for i, t in enumerate(inputs)}, given)
-        command = [self.args.jvc, "bench", program, "--inputs", given, "-o", results, "--serve", "--warmup", "20"]
+        command = [self.args.jvc, "bench", program, "--inputs", given, "-o", results, "--device", self.args.device]
+        command += ["--serve", "--warmup", "20"]
         command += ["--chain", chain, "--side-by-side", side_by_side, *options]
         arm = arms.Jvc([str(word) for word in command])
         named = load_file(results)
