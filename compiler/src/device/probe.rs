@@ -32,7 +32,7 @@ pub fn of_gpu(info: &GpuInfo) -> DeviceProfile {
             float64: info.features.float64,
             vulkan_memory_model: info.features.memory_model,
         },
-        rates: known.as_ref().map_or_else(|| typical_rates(info), |known| known.rates),
+        rates: known.as_ref().map_or_else(|| typical_rates(info), |known| known.rates.clone()),
         cooperative: cooperative(info),
         tiles: known.map_or(vec![], |known| known.tiles),
     }

@@ -56,8 +56,7 @@ class Bench:
         given, results = self.folder / "in.safetensors", self.folder / "out.safetensors"
         save_file({f"in.{i}": t.cpu().contiguous() for i, t in enumerate(inputs)}, given)
         command = [self.args.jvc, "bench", program, "--inputs", given, "-o", results, "--device", self.args.device]
-        command += ["--serve", "--warmup", "20"]
-        command += ["--chain", chain, "--side-by-side", side_by_side, *options]
+        command += ["--serve", "--warmup", "20", "--chain", chain, "--side-by-side", side_by_side, *options]
         arm = arms.Jvc([str(word) for word in command])
         named = load_file(results)
         return arm, [named[f"out.{i}"] for i in range(len(named)) if f"out.{i}" in named]
