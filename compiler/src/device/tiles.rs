@@ -128,7 +128,7 @@ pub fn with_tiles(text: &str, profile: &DeviceProfile, tiles: &[MeasuredTile], s
 const TITLE: &str = "# Tiles:";
 
 /// What is wrong with a table, if anything is: two entries for the same work, a time that is none, a tile that was not measured.
-pub(super) fn contradiction(tiles: &[MeasuredTile]) -> Option<String> {
+pub(crate) fn contradiction(tiles: &[MeasuredTile]) -> Option<String> {
     let mut seen: Vec<&Work> = vec![];
     for t in tiles {
         if seen.contains(&&t.of) {
@@ -167,8 +167,9 @@ mod tests {
 
     #[test]
     fn a_table_is_put_into_a_profile_s_text_and_taken_out_again() {
+        let name = "rtx4000-ada";
         let (text, profile) =
-            (crate::device::file("h200").expect("bundled"), crate::device::find("h200").expect("bundled"));
+            (crate::device::file(name).expect("bundled"), crate::device::find(name).expect("bundled"));
         let (first, second) = (vec![entry(1, "a", 1.25), entry(2, "b", 2.0)], vec![entry(3, "c, d", 17.0)]);
         let with_first = with_tiles(text, &profile, &first, "a test");
         assert!(with_first.starts_with(text.trim_end()), "comments stay");

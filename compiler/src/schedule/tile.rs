@@ -322,7 +322,7 @@ pub(crate) mod tests {
     }
 
     fn tile(device: &str, p: &Problem) -> Result<(u32, u32, u32), Vec<&'static str>> {
-        match matmul(&find(device).expect("a bundled profile"), p) {
+        match matmul(&by_the_model(device), p) {
             (Staging::Coop(c), wg, slow) => {
                 assert_eq!((wg, slow), (c.subgroups() * c.subgroup, vec![]));
                 Ok((c.bm, c.bn, c.bk))
@@ -332,9 +332,14 @@ pub(crate) mod tests {
     }
 
     /// Lanes and columns such that enough subgroups of loads are on their way at a time.
+    /// A bundled profile without what measured fastest.
+    fn by_the_model(name: &str) -> DeviceProfile {
+        DeviceProfile { tiles: vec![], ..find(name).expect("a bundled profile") }
+    }
+
     #[test]
     fn thin_products_fill_an_h200() {
-        let device = find("h200").expect("a bundled profile");
+        let device = by_the_model("h200");
         let pick = |m: f64, n: f64, k: f64| match matmul(&device, &half(m, n, k)).0 {
             Staging::Gemv { threads_per_dot, cols } => (threads_per_dot, cols),
             other => panic!("no thin product: {other:?}"),
@@ -380,7 +385,7 @@ pub(crate) mod tests {
     /// As above, of weights that may be packed: they are where that measured better.
     #[test]
     fn weights_are_packed_where_it_measured_better_on_an_h200() {
-        let h200 = find("h200").expect("a bundled profile");
+        let h200 = by_the_model("h200");
         for (p, best) in [
             (half(4096.0, 4096.0, 4096.0), Some((64, 256))),
             (half(8192.0, 8192.0, 8192.0), Some((64, 256))),
@@ -426,9 +431,7 @@ pub(crate) mod tests {
             (Problem { fills: true, ..half(1370.0, 384.0, 1536.0) }, Some((64, 64, 4))),
             (Problem { fills: true, ..half(1370.0, 384.0, 384.0) }, None),
         ] {
-            let (Staging::Coop(c), _, _) = matmul(&find("h200").expect("a bundled profile"), &p) else {
-                panic!("{p:?}")
-            };
+            let (Staging::Coop(c), _, _) = matmul(&by_the_model("h200"), &p) else { panic!("{p:?}") };
             assert_eq!(c.fill.map(|f| (c.bm, c.bn, f.parts)), best, "{p:?}");
         }
     }
@@ -439,7 +442,7 @@ pub(crate) mod tests {
         let why = |device: &str, p: &Problem| tile(device, p).expect_err("no cooperative tile").join("; ");
         assert!(why("radeon-8060s", &p).contains("no fixed subgroup size"));
         assert!(why("generic", &p).contains("no fixed subgroup size"));
-        let mut f16_only = find("h200").expect("a bundled profile");
+        let mut f16_only = by_the_model("h200");
         f16_only.cooperative.retain(|c| c.operand == "f16");
         let slow = matmul(&f16_only, &Problem { half: Some(DType::BF16), ..p }).2;
         assert!(slow[0].contains("none of its type"), "{slow:?}");

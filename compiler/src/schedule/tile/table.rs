@@ -187,6 +187,16 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_bundled_profiles_can_be_followed() {
+        let devices = crate::device::all();
+        assert!(devices.iter().any(|d| !d.tiles.is_empty()), "one is measured");
+        for device in devices {
+            assert_eq!(crate::device::contradiction(&device.tiles), None);
+            assert_eq!(strangers(&device), Vec::<String>::new());
+        }
+    }
+
+    #[test]
     fn entries_that_nothing_can_follow_are_told_with_the_reason() {
         let mut device = find("h200").expect("a bundled profile");
         let of = Work::from(&products_of_models()[0]);
