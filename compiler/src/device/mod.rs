@@ -8,7 +8,6 @@ mod tiles;
 
 pub use fragments::{of_open_gpu, with_fragments};
 pub use probe::{of_gpu, print_profile};
-#[cfg(test)]
 pub(crate) use tiles::contradiction;
 pub use tiles::{Attention, MeasuredTile, Product, Work, with_tiles};
 
@@ -84,7 +83,7 @@ pub fn load(path: &Path) -> Result<DeviceProfile, DeviceError> {
     let fail = |why: String| DeviceError::File { path: path.display().to_string(), why };
     let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
     let profile: DeviceProfile = toml::from_str(&text).map_err(|e| fail(e.to_string()))?;
-    match tiles::contradiction(&profile.tiles) {
+    match contradiction(&profile.tiles) {
         Some(why) => Err(fail(why)),
         None => Ok(profile),
     }

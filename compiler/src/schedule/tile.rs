@@ -220,7 +220,7 @@ pub fn attention(device: &DeviceProfile, p: &Heads) -> (AttentionStaging, u32, V
     (choice.staging, choice.wg, choice.slow)
 }
 
-/// As [`attention`].
+/// As [`attention()`].
 pub fn heads(device: &DeviceProfile, p: &Heads) -> Choice<AttentionStaging> {
     table::choose(device, p.into(), attention::attentions(device, p), |_| true)
 }
