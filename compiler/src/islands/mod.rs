@@ -3,7 +3,7 @@
 //! the caller gives.
 //!
 //! The program runs on a GPU, compiled anew for each measurement: what is measured is what ships, on samples that the
-//! caller knows to matter. [`mod@search`] chooses, [`measure`] compiles, runs and compares, [`file`] keeps the choice:
+//! caller knows to matter. [`mod@search`] chooses, [`measure`] compiles, runs and compares, [`mod@file`] keeps the choice:
 //! compiling with the file needs neither GPU nor samples, and gives the same bytes as the search did.
 
 mod file;
