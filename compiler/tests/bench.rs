@@ -1,21 +1,12 @@
 //! `jvc bench`: one program, two in turns, crates as they stand; what is told of runs and steps, and what is refused.
 
+mod program;
+
 use jvc_runtime::{Gpu, Select};
+use program::jvc;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
-
-/// The binary, by what cargo starts tests by, if anything.
-fn jvc(args: &[&str]) -> Output {
-    let arch = std::env::consts::ARCH.to_uppercase();
-    let runner = std::env::var_os(format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER"));
-    let binary = env!("CARGO_BIN_EXE_jvc");
-    let mut command = Command::new(runner.as_deref().unwrap_or(binary.as_ref()));
-    if runner.is_some() {
-        command.arg(binary);
-    }
-    command.args(args).output().expect("the binary runs")
-}
+use std::process::Output;
 
 fn stdout(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

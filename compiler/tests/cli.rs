@@ -1,10 +1,12 @@
 //! The `jvc` binary: output, exit codes, and crates that do not depend on where they are written. No GPU is needed.
 
+mod program;
+
 #[path = "import/archives.rs"]
 #[expect(dead_code, reason = "the import tests use the rest")]
 mod archives;
 
-use std::collections::BTreeMap;
+use program::files;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -24,23 +26,6 @@ fn place(folder: &Path, name: &str) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, archives::fixture(name)).expect("writable");
     path
-}
-
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut out = BTreeMap::new();
-    let mut open = vec![folder.to_path_buf()];
-    while let Some(at) = open.pop() {
-        for entry in std::fs::read_dir(at).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                let name = path.strip_prefix(folder).expect("below it").display().to_string();
-                out.insert(name, std::fs::read(&path).expect("readable"));
-            }
-        }
-    }
-    out
 }
 
 #[test]
@@ -152,9 +137,9 @@ fn a_crate_is_the_same_wherever_it_is_written() {
     }
     assert_eq!(crates[0].keys().collect::<Vec<_>>(), crates[1].keys().collect::<Vec<_>>());
     for (name, bytes) in &crates[0] {
-        assert!(*bytes == crates[1][name], "{name} differs");
+        assert!(*bytes == crates[1][name], "{name:?} differs");
     }
-    let has = |suffix: &str| crates[0].keys().any(|n| n.ends_with(suffix));
+    let has = |suffix: &str| crates[0].keys().any(|n| n.to_string_lossy().ends_with(suffix));
     assert!(
         has("Cargo.toml") && has(".spv") && has(".spvasm") && has("plan.txt") && has(".jvcw"),
         "{:?}",

@@ -1,28 +1,16 @@
 //! `jvc coldstart`: real processes on the device at hand, what they report, and the budget as an exit code.
 
+mod program;
+
 #[path = "import/archives.rs"]
 #[expect(dead_code, reason = "the import tests use the rest")]
 mod archives;
 
 use jvc_runtime::{Gpu, Select};
+use program::{jvc, runner};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// What cargo starts tests by, if anything: a driver of its own system libraries.
-fn runner() -> Option<PathBuf> {
-    let arch = std::env::consts::ARCH.to_uppercase();
-    std::env::var_os(format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER")).map(PathBuf::from)
-}
-
-fn jvc(args: &[&str]) -> Output {
-    let binary = env!("CARGO_BIN_EXE_jvc");
-    let mut command = runner().map_or_else(|| Command::new(binary), Command::new);
-    if runner().is_some() {
-        command.arg(binary);
-    }
-    command.args(args).output().expect("the binary runs")
-}
+use std::process::Output;
 
 /// With the processes started as this test is.
 fn coldstart(program: &Path, args: &[&str]) -> Output {

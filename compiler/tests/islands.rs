@@ -2,6 +2,8 @@
 //! samples and without a GPU; and samples, budgets and files that do not fit are refused. `data/islands/` holds a program with branches
 //! that halves ruin and others that they do not (`data/islands/make.py`).
 
+mod program;
+
 use clap::Parser;
 use jvc::cli::Cli;
 use jvc::commands::{Console, run};
@@ -10,6 +12,7 @@ use jvc::ir::DType;
 use jvc::islands::Islands;
 use jvc::tensor_file::{print_tensors, read_tensors};
 use jvc_runtime::{Gpu, Select};
+use program::files;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -63,26 +66,6 @@ fn islands(folder: &Path) -> Islands {
 
 fn modules(islands: &Islands) -> BTreeSet<&str> {
     islands.programs[0].islands.iter().map(|i| i.module.as_str()).collect()
-}
-
-/// Every file of a crate but its weights.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut out = BTreeMap::new();
-    let mut open = vec![folder.to_path_buf()];
-    while let Some(at) = open.pop() {
-        for entry in std::fs::read_dir(at).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                out.insert(
-                    path.strip_prefix(folder).expect("below it").into(),
-                    std::fs::read(&path).expect("readable"),
-                );
-            }
-        }
-    }
-    out
 }
 
 fn floats(t: &HostTensor) -> Vec<f64> {

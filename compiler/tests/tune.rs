@@ -1,5 +1,7 @@
 //! `jvc tune`: every candidate that it may measure computes the same, its table is followed, and what is wrong with a table is told.
 
+mod program;
+
 use jvc::device::{DeviceProfile, MeasuredTile, Work, find, of_gpu};
 use jvc::exec::{HostTensor, Loaded, Value};
 use jvc::import::weights::WeightStore;
@@ -9,26 +11,15 @@ use jvc::options::Options;
 use jvc::pipeline::{Compiled, plan_graphs};
 use jvc::schedule::tile::{Listed, listed};
 use jvc_runtime::{CacheDir, Gpu, Select};
+use program::jvc;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// The device, or none where there is no Vulkan (CI has one).
 fn gpu() -> Option<Gpu> {
     let gpu = Gpu::open(&Select::Auto).ok();
     assert!(gpu.is_some() || std::env::var_os("CI").is_none(), "CI has a device");
     gpu
-}
-
-/// The binary, by what cargo starts tests by, if anything.
-fn jvc(args: &[&str]) -> Output {
-    let arch = std::env::consts::ARCH.to_uppercase();
-    let runner = std::env::var_os(format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER"));
-    let binary = env!("CARGO_BIN_EXE_jvc");
-    let mut command = Command::new(runner.as_deref().unwrap_or(binary.as_ref()));
-    if runner.is_some() {
-        command.arg(binary);
-    }
-    command.args(args).output().expect("the binary runs")
 }
 
 fn text(bytes: &[u8]) -> String {
