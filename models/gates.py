@@ -6,7 +6,7 @@
 
 --jvc    the program, with what stands before it where something does: --jvc "drivers/run jvc"
 --only   MODEL or MODEL/ENTRY; by default everything: sam2 (six entry points) and whisper (five)
---cuda   computes the references of f16 on the GPU by PyTorch (those of f64 and f32 always on the CPU)
+--cuda   PyTorch computes on the GPU: f64, f32 (without TF32) and f16; and a full memory of seven frames and sixteen pointers is attended to
 Needs torch 2.11, transformers 5.17 and safetensors, no Rust. The same on a machine with a GPU and on one with a CPU driver only.
 
 For each entry point: the export, references in f64 and in the type itself, `jvc run`, the comparison. f16 of sam2 is `--precision f16`
@@ -16,6 +16,7 @@ of one rounding (RMS) and two roundings (largest) of the result's own type: an e
 is held to the largest only. Integers are equal. Ends with 1 where a gate does not hold.
 """
 import argparse
+import contextlib
 import copy
 import importlib.util
 import os
@@ -62,7 +63,7 @@ class Case:
 
 # ------------------------------------------------------------------------------------------------ models
 def sam2(size, types, wanted, work, cuda):
-    """Cases of SAM 2.1; memory attention has three memories and five pointers."""
+    """Cases of SAM 2.1; memory attention has three memories and five pointers, on a GPU also seven and sixteen."""
     ex = exporter("sam2")
     model = ex.made_up(ex.Sam2VideoModel(ex.configuration(size)), 1).eval().requires_grad_(False)
     model.shared_image_embedding.positional_embedding.copy_(model.prompt_encoder.shared_embedding.positional_embedding)
@@ -77,16 +78,30 @@ def sam2(size, types, wanted, work, cuda):
         if name == "encode":     # pixels are f32 in the program
             pixels = exact_module.pixels
             exact_module.pixels = lambda picture: pixels(picture).double()
-        exact = exact_module(*floats_to(inputs, torch.float64))
-        if "f32" in types:
-            yield path, "f32", Case(name, inputs, module(*inputs), exact)
-        if "f16" in types:
-            yield path, "f16", Case(name, inputs, autocast(module, inputs, cuda), exact, ["--precision", "f16"])
+        sets = {name: inputs}
+        if name == "memory_attention" and cuda:
+            sets[name + " (full)"] = full_memory(inputs)
+        for label, given in sets.items():
+            exact = computed(exact_module, floats_to(given, torch.float64), cuda)
+            if "f32" in types:
+                yield path, "f32", Case(label, given, computed(module, given, cuda), exact)
+            if "f16" in types:
+                yield path, "f16", Case(label, given, computed(module, given, cuda, HALF), exact, ["--precision", "f16"])
 
 
-def autocast(module, inputs, cuda):
+def full_memory(inputs):
+    """Seven memories and sixteen pointers; the last pointer is not looked at."""
+    f2, memory, _, pointers, _ = inputs
+    g = torch.Generator().manual_seed(8)
+    more = lambda n, like: torch.randn(n, *like.shape[1:], generator=g)
+    return f2, more(7, memory), torch.arange(7, dtype=torch.int32), more(17, pointers), torch.rand(17, generator=g)
+
+
+def computed(module, inputs, cuda, half=None):
+    """What PyTorch computes, with `half` under autocast."""
     device = "cuda" if cuda else "cpu"
-    with torch.device(device), torch.autocast(device, dtype=HALF):     # tensors that the module makes up are made there
+    mixed = torch.autocast(device, dtype=half) if half else contextlib.nullcontext()
+    with torch.device(device), mixed:     # tensors that the module makes up are made there
         outs = module.to(device)(*[a.to(device) for a in inputs])
     module.to("cpu")
     return tuple(o.cpu() for o in as_tuple(outs))
@@ -99,7 +114,7 @@ def whisper(size, types, wanted, work, cuda):
     model = model.eval().requires_grad_(False)
     tokens = ex.specials_of(model.config.vocab_size)
     wide = ex.programs_of(model, tokens, facts)
-    given = whisper_inputs(ex, wide, model, facts, tokens)
+    given = whisper_inputs(ex, wide, model, facts, tokens, cuda)
     exact_modules = ex.programs_of(copy.deepcopy(model).double(), tokens, facts)
     exact_modules["logmel"].double()
     for name in given:
@@ -112,28 +127,33 @@ def whisper(size, types, wanted, work, cuda):
                 continue
             # Inputs of the program's type, so that f64 starts from the same numbers.
             typed = tuple(a.to(HALF) if half and a.dim() == 5 else a for a in inputs)
-            module, double = copy.deepcopy(own[name]).eval(), exact_modules[name]
+            module, double = own[name].eval(), exact_modules[name].eval()
             if name == "step":
-                module.cache.copy_(given_cache(wide, given).to(module.cache.dtype))
-                double.cache.copy_(module.cache)
+                cache = given_cache(wide, given, cuda).to(module.cache.dtype)
+                start(module, cache)
             path = os.path.join(work, f"{name}-{kind}.pt2")
             symbolic = {"tokens": {1: torch.export.Dim("n_tokens", min=2, max=448)}, "cross_k": None, "cross_v": None}
-            ex.save(copy.deepcopy(module), typed, path, symbolic if name in ("prefill", "align") else None)
-            exact = copy.deepcopy(double)(*floats_to(typed, torch.float64))
-            device = "cuda" if half and cuda else "cpu"
-            outs = as_tuple(module.to(device)(*[a.to(device) for a in typed]))
-            yield path, kind, Case(name, typed, tuple(o.cpu() for o in outs), exact)
+            ex.save(module, typed, path, symbolic if name in ("prefill", "align") else None)
+            if name == "step":
+                start(module, cache)
+                start(double, cache)
+            yield path, kind, Case(name, typed, computed(module, typed, cuda), computed(double, floats_to(typed, torch.float64), cuda))
 
 
-def whisper_inputs(ex, modules, model, facts, tokens):
+def start(step, cache):
+    """The state before the last token: running the module changes it, exporting it may."""
+    step.cache.copy_(cache)
+
+
+def whisper_inputs(ex, modules, model, facts, tokens, cuda):
     """Name → inputs in f32: a sound of three tones with noise; every program gets what the one before computes."""
     g = torch.Generator().manual_seed(3)
     t = torch.arange((ex.FRAMES - 1) * ex.HOP + ex.WINDOW) / 16000
     sound = sum(torch.sin(2 * torch.pi * f * t) * torch.sin(2 * torch.pi * f / 300 * t) for f in (220.0, 470.0, 1900.0)) * 0.1
     samples = (sound + 0.02 * torch.randn(t.shape, generator=g))[None]
     frames = torch.tensor([ex.FRAMES], dtype=torch.int32)
-    mel, top = modules["logmel"](samples, frames)
-    cross = modules["encode"](mel, top, frames)
+    mel, top = computed(modules["logmel"], (samples, frames), cuda)
+    cross = computed(modules["encode"], (mel, top, frames), cuda)
     vocabulary = model.config.vocab_size
     suppress = torch.zeros(2, vocabulary)
     suppress[0, facts["suppress"]] = suppress[1, facts["suppress_begin"]] = ex.NEVER
@@ -143,9 +163,9 @@ def whisper_inputs(ex, modules, model, facts, tokens):
     return dict(logmel=(samples, frames), encode=(mel, top, frames), prefill=(said, *cross), align=(said, *cross), step=step)
 
 
-def given_cache(modules, given):
+def given_cache(modules, given, cuda):
     """The state of the step program before the last token."""
-    return modules["prefill"](*given["prefill"])
+    return computed(modules["prefill"], given["prefill"], cuda)[0]
 
 
 MODELS = {"sam2": sam2, "whisper": whisper}
@@ -212,6 +232,7 @@ def main():
     if unknown:
         parser.error(f"no such model: {unknown[0]} (there are {', '.join(MODELS)})")
     torch.set_grad_enabled(False)
+    torch.backends.cudnn.allow_tf32 = False
     out = open(args.out, "a") if args.out else None
 
     def tell(line):
@@ -220,7 +241,7 @@ def main():
             print(line, file=out, flush=True)
 
     tell(HEAD)
-    all_hold, ran = True, 0
+    all_hold, ran, begun = True, 0, time.time()
     with tempfile.TemporaryDirectory() as temporary:
         work = args.work or temporary
         os.makedirs(work, exist_ok=True)
@@ -231,6 +252,7 @@ def main():
                 continue
             for path, kind, case in cases(size, args.types, wanted, work, args.cuda):
                 ran += 1
+                print(f"{case.name} {kind}: references after {time.time() - begun:.0f} s", file=sys.stderr, flush=True)
                 try:
                     outs, seconds = run(shlex.split(args.jvc), path, case, work)
                 except RuntimeError as error:
