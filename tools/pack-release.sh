@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# = 3 ] || { sed -n '2,3s/^# //p' "$0" >&2; exit 2; }
 binary=$1 target=$2 out=$3
-[ -e "$binary" ] || binary=$binary.exe
+# Windows' bash finds NAME.exe as NAME; what is copied below should be called by its whole name.
+[ ! -e "$binary.exe" ] || binary=$binary.exe
 
 version=$("$binary" --version | tr -d '\r'); version=${version#jvc }
 [ -z "${TAG:-}" ] || [ "$TAG" = "v$version" ] || { echo "tag $TAG, but the version is $version" >&2; exit 1; }
