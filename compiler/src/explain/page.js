@@ -28,6 +28,7 @@ const bytes = (n) => {
   return `${n >= 100 || i === 0 ? Math.round(n) : n.toFixed(n >= 10 ? 1 : 2)} ${units[i]}`;
 };
 const micros = (us) => (us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(1)} µs`);
+const several = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 const took = (step) => (step.measured_us === null ? step.predicted_us : step.measured_us);
 const sum = (list, of) => list.reduce((total, item) => total + of(item), 0);
 const measured = () => entry.steps.some((step) => step.measured_us !== null);
@@ -58,6 +59,7 @@ function tiles() {
     ["Weights", bytes(sum(report.weights, (weight) => weight.bytes))],
     ["Work at best", micros(sum(entry.steps, (step) => step.predicted_us))],
     ["Drains at barriers", micros(entry.drain_us)],
+    ["A run at best", micros(sum(entry.steps, (step) => step.predicted_us) + entry.drain_us)],
   ];
   if (measured()) facts.push(["Measured", micros(sum(entry.steps, took))]);
   at("tiles").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, String(value)))));
@@ -78,9 +80,15 @@ function stepLine(step) {
   details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(stepBody(step)); });
   return details;
 }
+// What the columns are; the last is empty where nothing was measured, and left out.
+function columnHeads(first, second) {
+  at("step-list").classList.toggle("measured", measured());
+  return make("div", { class: "heads" }, make("span", {}, first), make("span", {}, second),
+    ...["Bytes moved", "At best", "Measured"].map((name) => make("span", { class: "number" }, name)));
+}
 function groupLine(name, steps, open) {
   const details = make("details", { class: "group" }, make("summary", {},
-    make("span", {}, name || "(no module)"), make("span", { class: "bar" }, `${steps.length} steps`),
+    make("span", {}, name || "(no module)"), make("span", { class: "bar" }, several(steps.length, "step")),
     make("span", { class: "number" }, bytes(sum(steps, (step) => step.bytes))), make("span", { class: "number" }, micros(sum(steps, (step) => step.predicted_us))),
     make("span", { class: "number" }, measured() ? micros(sum(steps, took)) : "")));
   const fill = () => { if (details.children.length === 1) details.append(...steps.map(stepLine)); };
@@ -91,11 +99,11 @@ function groupLine(name, steps, open) {
 function steps() {
   const wanted = at("search").value.trim().toLowerCase();
   const shown = entry.steps.filter((step) => !wanted || text(step).includes(wanted));
-  at("found").textContent = wanted ? `${shown.length} of ${entry.steps.length} steps, ${micros(sum(shown, took))}` : "columns: bytes moved, predicted at best, measured";
+  at("found").textContent = wanted ? `${shown.length} of ${several(entry.steps.length, "step")}, ${micros(sum(shown, took))}` : "";
   const chosen = at("depth").value, depth = chosen === "auto" ? automaticDepth() : Number(chosen), byCost = at("order").value === "cost";
   const sorted = (list, of) => (byCost ? [...list].sort((a, b) => of(b) - of(a)) : list);
   if (depth === 0) {
-    at("step-list").replaceChildren(...sorted(shown, took).map(stepLine));
+    at("step-list").replaceChildren(columnHeads("Step", "Kernel"), ...sorted(shown, took).map(stepLine));
     return;
   }
   const groups = [];
@@ -105,7 +113,7 @@ function steps() {
     if (last && last.name === name) last.steps.push(step); else groups.push({ name, steps: [step] });
   }
   const ordered = sorted(groups, (group) => sum(group.steps, took));
-  at("step-list").replaceChildren(...ordered.map((group) => groupLine(group.name, sorted(group.steps, took), Boolean(wanted) && groups.length <= 12)));
+  at("step-list").replaceChildren(columnHeads("Module", "Steps"), ...ordered.map((group) => groupLine(group.name, sorted(group.steps, took), Boolean(wanted) && groups.length <= 12)));
 }
 
 // Tensors by time (steps, to the right) and address (upwards, chunks on top of each other).
@@ -128,10 +136,10 @@ function memory() {
   let path = "";
   for (let step = 0; step < n; step += 1) path += `${step ? "L" : "M"}${x(step).toFixed(1)} ${y(live[step]).toFixed(1)}H${x(step + 1).toFixed(1)}`;
   svg.append(draw("path", { class: "live", d: path }), draw("line", { class: "bound", x1: left, x2: width - 10, y1: y(entry.live_bytes), y2: y(entry.live_bytes) }));
-  svg.append(words(left - 6, y(total) + 8, bytes(total), "end"), words(left - 6, y(0), "0", "end"), words(left, height - 6, "first step"), words(width - 10, height - 6, `step ${n - 1}`, "end"));
+  svg.append(words(left - 6, y(total) + 8, bytes(total), "end"), words(left - 6, y(0), "0", "end"), words(left, height - 6, "first step"), words(width - 10, height - 6, `last of ${several(n, "step")}, barriers counted`, "end"));
   at("memory-chart").replaceChildren(svg);
   const ratio = entry.live_bytes ? (entry.arena_bytes / entry.live_bytes).toFixed(3) : "1";
-  at("memory-words").textContent = `Arena ${bytes(entry.arena_bytes)} in ${entry.chunks.length} chunks: ${ratio} of the least possible (dashed: most bytes live at one step; line: bytes live). Inputs and outputs ${bytes(entry.io_bytes)}, state ${bytes(entry.state_bytes)}. Point at a tensor for its name.`;
+  at("memory-words").textContent = `Arena ${bytes(entry.arena_bytes)} in ${several(entry.chunks.length, "chunk")}: ${ratio} of the least possible. To the right: steps and barriers in the order of the recording; upwards: addresses. Dashed: most bytes live at one step; line: bytes live. Inputs and outputs ${bytes(entry.io_bytes)}, state ${bytes(entry.state_bytes)}. Point at a tensor for its name.`;
 }
 
 // Arithmetic per byte against arithmetic per second, both logarithmic.
@@ -145,7 +153,11 @@ function roofline() {
     svg.append(draw("path", { class: "roof", d: `M${x(0.01)} ${y(0.01 * band)}L${x(roof / band)} ${y(roof)}H${width - 20}` }), words(width - 24, y(roof) - 4, `${(roof / 1e12).toFixed(1)} TFLOP/s`, "end"));
   }
   for (const intensity of [0.01, 0.1, 1, 10, 100, 1000, 10000]) svg.append(words(x(intensity), height - 12, `${intensity}`, "middle"));
-  svg.append(words(width - 20, height - bottom - 6, "operations per byte", "end"));
+  for (let rate = peak / 1e5; rate <= peak; rate *= 10) {
+    const rounded = 10 ** Math.ceil(Math.log10(rate));
+    if (rounded <= peak) svg.append(words(left - 6, y(rounded) + 4, rounded >= 1e12 ? `${rounded / 1e12}` : `${+(rounded / 1e12).toPrecision(1)}`, "end"));
+  }
+  svg.append(words(width - 20, height - bottom - 6, "operations per byte", "end"), words(left + 6, 16, "TFLOP/s"));
   const slow = new Set();
   for (const step of entry.steps) {
     const us = took(step);
@@ -157,7 +169,7 @@ function roofline() {
   at("roofline-chart").replaceChildren(svg);
   at("roofline-words").textContent = measured()
     ? `Measured times. ${slow.size} steps (marked) take more than four times what the roof allows.`
-    : "Predicted times: each step lies on the roof by definition. `jvc run --steps --format json` measures; --measured FILE shows it here.";
+    : "Predicted times: each step lies on a roof by definition. “jvc run --steps --format json” measures, and “jvc explain --measured FILE” shows that here.";
 }
 
 // A table whose head sorts it; numbers sort by value.
@@ -173,7 +185,7 @@ function table(id, heads, rows) {
       const sign = down ? -1 : 1;
       fill([...rows].sort((a, b) => (value(a[i]) < value(b[i]) ? -sign : value(a[i]) > value(b[i]) ? sign : 0)));
     });
-    return make("th", { scope: "col" }, button);
+    return make("th", rows.length && typeof rows[0][i] === "object" ? { scope: "col", class: "number" } : { scope: "col" }, button);
   }));
   fill(rows);
   at(id).replaceChildren(make("table", {}, make("thead", {}, head), body));
@@ -184,7 +196,7 @@ function kernels() {
   const rows = report.kernels.map((kernel) => {
     const uses = entry.steps.filter((step) => step.kernel === kernel.name);
     const us = sum(uses, took);
-    return [kernel.name, number(uses.length), number(us, micros(us)), number(kernel.words * 4, bytes(kernel.words * 4)), number(kernel.subgroup), kernel.spec];
+    return [kernel.name, number(uses.length), number(us, micros(us)), number(kernel.words * 4, bytes(kernel.words * 4)), number(kernel.subgroup, kernel.subgroup === 0 ? "any" : String(kernel.subgroup)), kernel.spec];
   });
   table("kernel-table", ["Kernel", "Uses", "Time", "SPIR-V", "Subgroup", "What it computes"], rows);
 }
