@@ -17,7 +17,7 @@ use std::str::FromStr;
 ///   sam2 image.png --box 100,80,420,300 -o mask.json
 ///   sam2 auto image.png --overlay everything.png
 ///   sam2 video frames/ --click 0:0.5,0.5 -o masks/
-///   sam2 bench
+///   sam2 bench --device 1          (options of a command stand behind it)
 #[derive(Debug, Parser)]
 #[command(name = "sam2", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {

@@ -15,7 +15,7 @@ use whisper::{Options, Task};
 ///   whisper speech.flac
 ///   whisper talk.mp3 -o talk.srt --language de
 ///   whisper talk.mp3 --format json --words
-///   whisper bench
+///   whisper bench --device 1       (options of a command stand behind it)
 #[derive(Debug, Parser)]
 #[command(name = "whisper", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub struct Args {
