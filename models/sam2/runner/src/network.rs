@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub const GENERATED: Generated = Generated {
     name: "sam2_net",
     folder: concat!(env!("CARGO_MANIFEST_DIR"), "/../generated/sam2_net"),
-    make: "models/sam2/try.sh, or export.py and jvc compile as in models/sam2/README.md",
+    make: "models/sam2/try.sh",
 };
 
 /// Device memory: weights, and each entry point's own once it is used.
