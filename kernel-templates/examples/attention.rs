@@ -1,8 +1,8 @@
 //! Checks and times attention kernels on the GPU at hand.
 //!
-//! `attention [f16|bf16|f32] [BxQxKxE[:causal|:bias] …] [--tiles coop:ROWS:WARPS:KEYS[a][d] | tiled:ROWS:COLS:ACROSS:WG:UNROLL | stream:WG:KEYS:LANES …]`: B heads in all, Q queries,
+//! `attention [f16|bf16|f32] [--check] [--spirv DIR] [BxQxKxE[:causal|:bias] …] [--tiles coop:ROWS:WARPS:KEYS[a][d][rBITS] | tiled:ROWS:COLS:ACROSS:WG:UNROLL | stream:WG:KEYS:LANES …]`: B heads in all, Q queries,
 //! K keys, E channels; shapes default to those of the models. Prints per shape the time to create all pipelines, and per tile the largest and the RMS error
-//! against the streaming kernel with f32 results, time with a barrier after each (median, least, most) and the rate. Exit code 1 when a result is wrong.
+//! against the streaming kernel with f32 results, time with a barrier after each (median, least, most) and the rate. `--check` times nothing, `--spirv` leaves the kernels in a folder. Exit code 1 when a result is wrong.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
@@ -280,7 +280,7 @@ fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Er
 /// A tile in the device's fragments.
 fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(AttentionStaging, u32)> {
     let parts: Vec<&str> = text.split(':').collect();
-    let number = |i: usize| -> Option<u32> { parts.get(i)?.trim_end_matches(['a', 'd']).parse().ok() };
+    let number = |i: usize| -> Option<u32> { parts.get(i)?.split(['a', 'd']).next()?.parse().ok() };
     match parts[0] {
         "stream" => Some((AttentionStaging::Stream { block_keys: number(2)?, lanes: number(3)? }, number(1)?)),
         "tiled" => {
@@ -295,9 +295,10 @@ fn tile(text: &str, elem: DType, gpu: &Gpu) -> Option<(AttentionStaging, u32)> {
             let found = info.cooperative.iter().filter(fits).max_by_key(|s| s.m * s.n * s.k)?;
             let left = if parts[3].contains('d') { Left::Components } else { Left::Memory };
             let ahead = parts[3].contains('a');
+            let row_bits = parts[3].split_once('r').and_then(|(_, bits)| bits.parse().ok()).unwrap_or(u32::MAX);
             let (subgroup, frag) = (info.subgroup, (found.m, found.n, found.k));
             let (rows, warps, block_keys) = (number(1)?, number(2)?, number(3)?);
-            let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left, ahead };
+            let c = CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left, row_bits, ahead };
             Some((AttentionStaging::Coop(c), warps * subgroup))
         }
         _ => None,
@@ -316,8 +317,16 @@ fn shape(text: &str) -> Option<Shape> {
     Some(Shape { batch, queries, keys, dim, mask })
 }
 
+/// What is done with each kernel.
+struct Asked {
+    /// Nothing is timed.
+    check: bool,
+    /// Where kernels are left.
+    spirv: Option<String>,
+}
+
 /// The lines of a shape; false when a result is wrong.
-fn lines(gpu: &Gpu, elem: DType, (name, s): (&str, Shape), texts: &[&str]) -> Result<bool, String> {
+fn lines(gpu: &Gpu, elem: DType, (name, s): (&str, Shape), (texts, asked): (&[&str], &Asked)) -> Result<bool, String> {
     let (mut tiles, mut known) = (vec![], vec![]);
     for text in texts {
         match tile(text, elem, gpu) {
@@ -336,6 +345,16 @@ fn lines(gpu: &Gpu, elem: DType, (name, s): (&str, Shape), texts: &[&str]) -> Re
     for (i, text) in known.into_iter().enumerate() {
         let (largest, rms) = bench.check(FIRST_TILE + i, &want).map_err(|e| e.to_string())?;
         let right = largest < if elem == DType::F32 { 1e-4 } else { 3e-2 };
+        if let Some(folder) = &asked.spirv {
+            let bytes: Vec<u8> = bench.kernels[FIRST_TILE + i].words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let file = format!("{folder}/{elem}-{}-{}.spv", name.replace(':', "_"), text.replace(':', "_"));
+            std::fs::write(&file, bytes).map_err(|e| format!("{file}: {e}"))?;
+        }
+        all_right &= right;
+        if asked.check {
+            println!("| {elem} | {name} | {text} | {largest:.1e}{} |", if right { "" } else { " WRONG" });
+            continue;
+        }
         let [median, least, most] = bench.time(FIRST_TILE + i, flops).map_err(|e| e.to_string())?;
         println!(
             "| {elem} | {name} | {text} | {largest:.1e}{} | {rms:.1e} | {:.1} [{:.1}–{:.1}] | {:.1} |",
@@ -345,7 +364,6 @@ fn lines(gpu: &Gpu, elem: DType, (name, s): (&str, Shape), texts: &[&str]) -> Re
             most * 1e6,
             flops / median / 1e12
         );
-        all_right &= right;
     }
     Ok(all_right)
 }
@@ -370,12 +388,14 @@ fn main() {
             std::process::exit(2);
         }
     };
+    let spirv = args.iter().position(|a| a == "--spirv").and_then(|at| args.get(at + 1)).cloned();
+    let asked = Asked { check: args.iter().any(|a| a == "--check"), spirv };
     println!("{} ({})", gpu.info().name, gpu.info().driver);
     println!("| type | shape | tile | largest error | RMS error | µs | TFLOP/s |");
     println!("|---|---|---|---|---|---|---|");
     let mut all_right = true;
     for &shape in &shapes {
-        match lines(&gpu, elem, shape, &tiles) {
+        match lines(&gpu, elem, shape, (&tiles, &asked)) {
             Ok(right) => all_right &= right,
             Err(why) => println!("| {elem} | {} | {why} |", shape.0),
         }

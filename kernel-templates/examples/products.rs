@@ -1,6 +1,6 @@
 //! Checks and times matrix products on the GPU at hand: cooperative kernels against the tiled f32 kernel, and that against a plain one.
 //!
-//! `products [f16|bf16|f32] [--brief | --check] [SHAPE …] [--tiles TILE …]`: shapes default to those of the models, tiles to a fair choice.
+//! `products [f16|bf16|f32] [--brief | --check] [--cold] [--spirv DIR] [SHAPE …] [--tiles TILE …]`: shapes default to those of the models, tiles to a fair choice.
 //! Prints per shape and tile: pipeline creation, error, time per product with a barrier after each and after every fourth, and the rates; and how
 //! the device spreads fragments. `--brief` repeats less, `--check` times nothing. Exit code 1 when a result is wrong.
 //!
@@ -11,6 +11,9 @@
 //! Tiles: `BMxBNxBK/WMxWN/BUFFERS[a]` by subgroups, perhaps with `/f[s][l][r]`: fragments are filled by component (`s`: the left tile is staged; `l`,
 //! `r`: blocks of the left, the right side are read a step ahead; `k<n>`, last: n subgroups share each sum), or `/P<n>`: the right side is packed and read n fragments ahead.
 //! `sBMxBNxBK/RxC/BUFFERS` is a tile of the f32 kernel, `f32` one of them.
+//!
+//! `--cold`: every product has another right side than the last ones, so that it comes from memory, as weights do in models. `--spirv DIR`
+//! leaves the kernels there, for tools that ask the driver what it makes of them.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
 use jvc_kernels::dtype::{DType, Storage, Ty};
@@ -58,6 +61,9 @@ const REFERENCE: Staging = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, c
 
 /// Work before anything is timed, in seconds.
 const WARM_S: f64 = 0.12;
+
+/// What right sides that come from memory take together: more than caches hold.
+const COLD_BYTES: u32 = 200 << 20;
 
 /// What f32 products are checked against.
 const PLAIN: (Staging, u32) = (Staging::Registers { rows: 4, cols: 4 }, 64);
@@ -250,6 +256,8 @@ struct Bench {
     kernels: Vec<Kernel>,
     /// Places of A, B, C, the reference and the errors, in bytes, and the end.
     places: [u64; 6],
+    /// Further right sides lie behind, so many in all.
+    sides: u32,
     rows: usize,
     build_ms: f64,
 }
@@ -264,7 +272,12 @@ enum Steps {
 }
 
 impl Bench {
-    fn new(gpu: &Gpu, elem: DType, shape: Shape, (staging, wg): (Staging, u32)) -> Result<Bench, String> {
+    fn new(
+        gpu: &Gpu,
+        elem: DType,
+        (shape, cold): (Shape, bool),
+        (staging, wg): (Staging, u32),
+    ) -> Result<Bench, String> {
         let Shape { m, n, k, .. } = shape;
         let reference = if elem == DType::F32 { PLAIN } else { (REFERENCE, 256) };
         let size = elem.size_bytes();
@@ -289,14 +302,16 @@ impl Bench {
         }
         let started = Instant::now();
         let model = load(gpu, &specs, &kernels).map_err(|e| e.to_string())?;
-        Ok(Bench { model, kernels, places, rows: m as usize, build_ms: started.elapsed().as_secs_f64() * 1e3 })
+        let sides = if cold { (COLD_BYTES / (n * k * size)).max(1) + 1 } else { 1 };
+        let build_ms = started.elapsed().as_secs_f64() * 1e3;
+        Ok(Bench { model, kernels, places, sides, rows: m as usize, build_ms })
     }
 
     fn session(&self, steps: Steps) -> Result<Session, Error> {
         let record = |r: &mut Recorder<'_>| self.record(r, steps);
         self.model.session(&EntryDesc {
             name: "main",
-            arena_bytes: &[self.places[5]],
+            arena_bytes: &[self.places[5] + u64::from(self.sides - 1) * self.side_bytes()],
             io: &[],
             table_words: 0,
             state_bytes: 0,
@@ -305,22 +320,34 @@ impl Bench {
         })
     }
 
+    fn side_bytes(&self) -> u64 {
+        self.places[2] - self.places[1]
+    }
+
+    /// Where right side `number` starts.
+    fn side(&self, number: u32) -> u64 {
+        if number == 0 { self.places[1] } else { self.places[5] + u64::from(number - 1) * self.side_bytes() }
+    }
+
     fn record(&self, r: &mut Recorder<'_>, steps: Steps) {
-        let mut run = |kernel: usize, operands: &[usize], barrier: bool| {
-            let units: Vec<u32> = operands.iter().map(|&o| (self.places[o] / 16) as u32).collect();
+        let mut run = |kernel: usize, operands: &[u64], barrier: bool| {
+            let units: Vec<u32> = operands.iter().map(|&at| (at / 16) as u32).collect();
             r.dispatch(kernel as u32, &[Base::Arena(0)], &units, groups(&self.kernels[kernel].grid));
             if barrier {
                 r.barrier();
             }
         };
-        run(0, &[0], true);
-        run(1, &[1], true);
+        let [a, b, c, reference, errors, _] = self.places;
+        run(0, &[a], true);
+        (0..self.sides).for_each(|i| run(1, &[self.side(i)], true));
         match steps {
-            Steps::Time(count, barrier) => (1..=count).for_each(|i| run(2, &[0, 1, 2], i % barrier == 0)),
+            Steps::Time(count, barrier) => {
+                (1..=count).for_each(|i| run(2, &[a, self.side(i % self.sides), c], i % barrier == 0));
+            }
             Steps::Check => {
-                run(2, &[0, 1, 2], true);
-                run(3, &[0, 1, 3], true);
-                run(4, &[2, 3, 4], true);
+                run(2, &[a, b, c], true);
+                run(3, &[a, b, reference], true);
+                run(4, &[c, reference, errors], true);
             }
         }
     }
@@ -432,8 +459,8 @@ fn tile(text: &str, elem: DType, gpu: &Gpu, spreads: Spreads) -> Option<(Staging
         Some(flags) => {
             let (left, right) = spreads?;
             let ahead = (flags.contains('l'), flags.contains('r'));
-            let packed = flags.trim_start_matches('P').parse().unwrap_or(0);
             let parts = flags.split_once('k').and_then(|(_, n)| n.parse().ok()).unwrap_or(1);
+            let packed = flags.strip_prefix('P').and_then(|n| n.split('k').next()?.parse().ok()).unwrap_or(0);
             Some(Fill { left, right, staged: flags.contains('s'), ahead, packed, parts })
         }
     };
@@ -461,10 +488,30 @@ fn shape(text: &str) -> Option<Shape> {
     })
 }
 
+/// What is done with each product.
+struct Asked {
+    /// Operations that are timed; none where 0.
+    work: f64,
+    cold: bool,
+    /// Where kernels are left.
+    spirv: Option<String>,
+}
+
 /// One line of the table; false when the result is wrong.
-fn line(gpu: &Gpu, (elem, spreads): (DType, Spreads), shape: Shape, (text, work): (&str, f64)) -> Result<bool, String> {
+fn line(
+    gpu: &Gpu,
+    (elem, spreads): (DType, Spreads),
+    shape: Shape,
+    (text, asked): (&str, &Asked),
+) -> Result<bool, String> {
+    let work = asked.work;
     let staging = tile(text, elem, gpu, spreads).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
-    let bench = Bench::new(gpu, elem, shape, staging)?;
+    let bench = Bench::new(gpu, elem, (shape, asked.cold), staging)?;
+    if let Some(folder) = &asked.spirv {
+        let bytes: Vec<u8> = bench.kernels[2].words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let file = format!("{folder}/{elem}-{}x{}x{}-{}.spv", shape.m, shape.n, shape.k, text.replace('/', "_"));
+        std::fs::write(&file, bytes).map_err(|e| format!("{file}: {e}"))?;
+    }
     let Shape { m, n, k, image, packed, last } = shape;
     let what = match (image, packed) {
         (Some(_), false) if last => "nconv ",
@@ -498,14 +545,16 @@ fn line(gpu: &Gpu, (elem, spreads): (DType, Spreads), shape: Shape, (text, work)
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let elem = args.iter().find_map(|a| DType::parse(a)).unwrap_or(DType::F16);
-    let asked = |flag: &str| args.iter().any(|a| a == flag);
-    let work = if asked("--check") {
+    let flag = |flag: &str| args.iter().any(|a| a == flag);
+    let work = if flag("--check") {
         0.0
-    } else if asked("--brief") {
+    } else if flag("--brief") {
         1.5e12
     } else {
         8e12
     };
+    let spirv = args.iter().position(|a| a == "--spirv").and_then(|at| args.get(at + 1)).cloned();
+    let asked = Asked { work, cold: flag("--cold"), spirv };
     let tiles_at = args.iter().position(|a| a == "--tiles");
     let (before, tiles) = args.split_at(tiles_at.unwrap_or(args.len()));
     let mut shapes: Vec<Shape> = before.iter().filter_map(|a| shape(a)).collect();
@@ -536,7 +585,7 @@ fn main() {
     let mut all_right = true;
     for &shape in &shapes {
         for text in &tiles {
-            match line(&gpu, (elem, spreads), shape, (text, work)) {
+            match line(&gpu, (elem, spreads), shape, (text, &asked)) {
                 Ok(right) => all_right &= right,
                 Err(why) => println!("| {elem} | {}x{}x{} | {text} | {why} |", shape.m, shape.n, shape.k),
             }

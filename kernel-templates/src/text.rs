@@ -323,7 +323,8 @@ fn coop_attention(c: &CoopAttention) -> String {
         Left::Components => ":direct",
         Left::Differing => ":differing",
     };
-    let flags = format!("{left}{}", if c.ahead { ":ahead" } else { "" });
+    let rows = if c.row_bits == u32::MAX { String::new() } else { format!(":rows{}", c.row_bits) };
+    let flags = format!("{left}{rows}{}", if c.ahead { ":ahead" } else { "" });
     format!("coop:{tile}:{frag}:{}:{}:sg{}{flags}", c.warps, c.elem, c.subgroup)
 }
 

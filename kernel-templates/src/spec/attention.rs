@@ -116,6 +116,9 @@ pub struct CoopAttention {
     pub block_keys: u32,
     /// How probabilities become a left operand.
     pub left: Left,
+    /// Bits of the number of a component of a sum that move its row; those alike in them have one row, and keep one base and one sum. All bits:
+    /// nothing is known. The kernel looks whether it is so where it looks at `left`.
+    pub row_bits: u32,
     /// The next block is loaded to registers before the present one is used.
     pub ahead: bool,
 }

@@ -1,7 +1,7 @@
 //! Tile choice of attention kernels.
 
 use super::candidates::Candidate;
-use super::{PORTABLE_WG, wg};
+use super::{PORTABLE_WG, halves, wg};
 use crate::device::DeviceProfile;
 use crate::plan::kernels::limits;
 use jvc_kernels::dtype::DType;
@@ -77,12 +77,13 @@ fn coop(device: &DeviceProfile, p: &Heads, elem: DType) -> Result<Vec<CoopAttent
     let Some(frag) = frags.max_by_key(|f| f.0 * f.1 * f.2) else {
         return Err("half-precision attention without cooperative matrices: the device has none of its type");
     };
+    let row_bits = halves::row_bits(device, frag, elem);
     let tile = |(rows, warps, block_keys): (u32, u32, u32)| {
         let subgroup = device.limits.subgroup_size;
         // A subgroup without queries, and a block of keys that are not there, would take as long as any other.
         let warps = warps.min(fragments(p.queries, rows * frag.0));
         let block_keys = block_keys.min(fragments(p.keys, frag.1) * frag.1);
-        CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left: Left::Components, ahead: true }
+        CoopAttention { frag, elem, subgroup, warps, rows, block_keys, left: Left::Components, row_bits, ahead: true }
     };
     let (rows, warps, _) = COOP_MANY;
     let groups = p.batch * (p.queries / f64::from(rows * warps * frag.0)).ceil();

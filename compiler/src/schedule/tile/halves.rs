@@ -55,9 +55,10 @@ const fn packed_tile(columns: (u32, u32), warps: (u32, u32), ahead: u32, (factor
 
 /// Measured on an H200: the subgroups stand side by side, so that each reads what no other does. The last is for devices with little
 /// shared memory.
-const PACKED_TILES: [PackedTile; 6] = [
+const PACKED_TILES: [PackedTile; 7] = [
     packed_tile((64, 256), (1, 4), 1, (0.69, 1.4)),
     packed_tile((64, 192), (1, 4), 1, (0.85, 1.24)),
+    packed_tile((96, 192), (1, 4), 1, (0.96, 1.4)),
     packed_tile((64, 144), (1, 3), 2, (0.78, 1.24)),
     packed_tile((64, 128), (1, 4), 2, (0.735, 1.4)),
     packed_tile((32, 128), (1, 4), 2, (0.65, 1.6)),
@@ -182,6 +183,13 @@ fn spreads(device: &DeviceProfile, frag: (u32, u32, u32), elem: DType) -> Option
     let same = |c: &&CoopShape| (c.m, c.n, c.k) == frag && c.operand == elem.name() && c.result == "f32";
     let shape = device.cooperative.iter().find(same)?;
     Some((shape.left.as_ref()?.as_spec()?, shape.right.as_ref()?.as_spec()?))
+}
+
+/// Bits of the number of a component that move its row, in left fragments, which drivers spread as they do sums; all where it is not known.
+pub(super) fn row_bits(device: &DeviceProfile, frag: (u32, u32, u32), elem: DType) -> u32 {
+    let Some((left, _)) = spreads(device, frag, elem) else { return u32::MAX };
+    let bits = (0u32..).zip(&left.components).filter(|(_, entry)| entry.0 > 0);
+    bits.fold(0, |all, (bit, _)| all | 1 << bit)
 }
 
 /// The order in which weights of products of this type are packed, and what their depth must be a multiple of; none where no tile wants it.

@@ -16,8 +16,12 @@ pub(super) fn store(cx: &mut Emit<'_>, f: &Flash<'_>, sums: &[Id]) {
     // What follows writes over the last tile.
     cx.asm.barrier();
     for r in 0..f.c.rows {
-        let of_row = &sums[r as usize * n..(r as usize + 1) * n];
-        f.combine_rows(cx, of_row, |cx, a, b| cx.asm.fadd(a, b));
+        let of_rows = &sums[r as usize * n..(r as usize + 1) * n];
+        let zero = cx.asm.f32(0.0);
+        let once = |component: usize| f.first_of(f.own_row(component)) == component;
+        let all = f.for_components(of_rows).into_iter().enumerate();
+        let all: Vec<Id> = all.map(|(component, sum)| if once(component) { sum } else { zero }).collect();
+        f.combine_rows(cx, &all, |cx, a, b| cx.asm.fadd(a, b));
         for channel in 0..f.along_v() {
             let output = cx.asm.variable(f.outputs[(r * f.along_v() + channel) as usize], f.sum_ty);
             let offset = cx.asm.u32(channel * f.c.frag.1 / WORDS);

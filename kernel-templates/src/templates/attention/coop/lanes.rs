@@ -54,13 +54,13 @@ impl Flash<'_> {
         cx.asm.subgroup_barrier();
     }
 
-    /// The words of the rows of all components.
+    /// The words of the lane's rows.
     pub(super) fn row_words(&self, cx: &mut Emit<'_>) -> Vec<Id> {
-        let word = |&(row, _): &(Id, Id)| {
-            let (block, word) = self.row_word(cx, row);
+        let word = |own: usize| {
+            let (block, word) = self.row_word(cx, self.places[self.first_of(own)].0);
             cx.asm.load_block_f32(self.blocks, block, word)
         };
-        self.places.iter().map(word).collect()
+        (0..self.own_rows()).map(word).collect()
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn find_places(cx: &mut Emit<'_>, f: &mut Flash<'_>) {
         .collect();
 }
 
-/// Whether a left operand has the same elements in the same components, in all of the subgroup.
+/// Whether a left operand has the same elements in the same components, and those alike in their row bits have one row, in all of the subgroup.
 pub(super) fn left_agrees(cx: &mut Emit<'_>, f: &Flash<'_>) -> Id {
     let (m, n, _) = f.c.frag;
     let lane = cx.asm.subgroup_lane(f.c.subgroup);
@@ -118,7 +118,12 @@ pub(super) fn left_agrees(cx: &mut Emit<'_>, f: &Flash<'_>) -> Id {
     let left = load_left(cx, f);
     let others = cx.asm.matrix_components(left, f.c.elem, f.components());
     let yes = cx.asm.bool(true);
-    let same = f.places.iter().zip(others).fold(yes, |same, (&(row, col), other)| {
+    let in_rows = (0..f.places.len()).fold(yes, |so_far, component| {
+        let first = f.first_of(f.own_row(component));
+        let equal = cx.asm.ieq(f.places[component].0, f.places[first].0);
+        cx.asm.land(so_far, equal)
+    });
+    let same = f.places.iter().zip(others).fold(in_rows, |same, (&(row, col), other)| {
         let width = cx.asm.u32(n);
         let start = cx.asm.imul(row, width);
         let index = cx.asm.iadd(start, col);

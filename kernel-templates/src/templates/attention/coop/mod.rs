@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! parallel for b, block of queries, by workgroup; rows · m of them by subgroup:     q fragments, o fragments in registers
-//!     base[i] = -largest; l[i] = 0                     for the component i of a sum: all fragments side by side have its row there
+//!     base[i] = -largest; l[i] = 0                     for each row i of the lane: all fragments side by side have it in the same components
 //!     for block of keys:
 //!         shared = its keys and values (halves); barrier
 //!         s = q fragments · k fragments; x = score(s)
@@ -29,13 +29,13 @@ mod weights;
 use super::softmax::Exponent;
 use super::stage::{Lines, Room, Source};
 use super::{KEY, QUERY, bind_batch, grid, key_end, start};
-use crate::asm::{Blocks, Id, Lines as MatrixLines, MatrixUse};
+use crate::asm::{Blocks, Glsl, Id, Lines as MatrixLines, MatrixUse};
 use crate::check::{BuildError, shape};
 use crate::dtype::DType;
 use crate::emit_expr::{Emit, Kept};
 use crate::expr::ExprId;
 use crate::limits::{Limits, Reject};
-use crate::spec::{AttentionSpec, CoopAttention, Kernel, Left, Target};
+use crate::spec::{AttentionSpec, CoopAttention, Extent, Kernel, Left, Target};
 use crate::templates::kernel;
 use crate::wide_load::{GROUP, is_exact_in};
 use weights::{loads_of_keys, raise_bases, row_scopes, score_loads, scores, weigh_values, without_missing};
@@ -166,7 +166,7 @@ pub(super) struct Flash<'a> {
     pub(super) outputs: Vec<Id>,
 }
 
-/// What a lane carries from block to block for the rows of its components, fragment by fragment.
+/// What a lane carries from block to block for its rows, fragment by fragment.
 struct State {
     shifts: Vec<Id>,
     sums: Vec<Id>,
@@ -176,6 +176,34 @@ impl Flash<'_> {
     /// Components of a sum.
     fn components(&self) -> u32 {
         self.c.frag.0 * self.c.frag.1 / self.c.subgroup
+    }
+
+    /// Bits of a component's number that tell its row, as far as that is known.
+    fn row_bits(&self) -> u32 {
+        let all = self.components() - 1;
+        if self.c.left == Left::Memory || !self.components().is_power_of_two() { all } else { self.c.row_bits & all }
+    }
+
+    /// Rows of a lane in a fragment.
+    pub(super) fn own_rows(&self) -> usize {
+        (0..self.components() as usize).map(|component| self.own_row(component)).max().unwrap_or(0) + 1
+    }
+
+    /// Which of them a component is of.
+    pub(super) fn own_row(&self, component: usize) -> usize {
+        let set = (0..u32::BITS).filter(|bit| self.row_bits() >> bit & 1 == 1);
+        set.enumerate().map(|(to, bit)| (component >> bit & 1) << to).sum()
+    }
+
+    /// The first component of a row.
+    pub(super) fn first_of(&self, row: usize) -> usize {
+        let is = |component: &usize| self.own_row(*component) == row;
+        (0..self.components() as usize).find(is).expect("every row has a component")
+    }
+
+    /// What belongs to each of the lane's rows, for each of its components.
+    pub(super) fn for_components(&self, of_rows: &[Id]) -> Vec<Id> {
+        (0..self.components() as usize).map(|component| of_rows[self.own_row(component)]).collect()
     }
 
     /// Fragments along the channels of queries and keys.
@@ -289,15 +317,16 @@ fn key_blocks(cx: &mut Emit<'_>, f: &Flash<'_>, end: Id) -> Vec<Id> {
     let room = |base, pitch| Room { base, pitch, count: c.block_keys };
     let value_base = c.block_keys * f.layout.key_pitch;
     let key = Source { root: spec.key, axis: KEY, dim: spec.qk_dim, zero: false };
-    let value = Source { root: spec.value, axis: KEY, dim: spec.v_dim, zero: true };
+    // Values of keys beyond the last weigh nothing: those of the last stand in for them.
+    let value = Source { root: spec.value, axis: KEY, dim: spec.v_dim, zero: false };
     let key = Lines::new(cx, spec, c.elem, key, room(0, f.layout.key_pitch));
     let value = Lines::new(cx, spec, c.elem, value, room(value_base, f.layout.value_pitch));
-    let n_state = (c.rows * f.components()) as usize;
+    let n_state = c.rows as usize * f.own_rows();
     let (nothing, zero) = (cx.asm.f32(f32::MAX), cx.asm.f32(0.0));
     let mut initial = vec![nothing; n_state];
     initial.extend(vec![zero; n_state]);
     let (start, step) = (cx.asm.u32(0), cx.asm.u32(c.block_keys));
-    let n_scores = n_state * f.along_keys() as usize * f.score_loads.len();
+    let n_scores = (c.rows * f.components() * f.along_keys()) as usize * f.score_loads.len();
     let load = |cx: &mut Emit<'_>, first: Id| {
         let mut loaded = score_loads(cx, f, first);
         loaded.extend(key.load(cx, first));
@@ -318,24 +347,50 @@ fn key_blocks(cx: &mut Emit<'_>, f: &Flash<'_>, end: Id) -> Vec<Id> {
     if c.ahead {
         initial.extend(load_some(cx, start));
     }
-    let last = cx.loop_step((start, end, step), &initial, |cx, first, carried| {
+    let turn = |cx: &mut Emit<'_>, first: Id, carried: &[Id], whole: bool| {
         let (state, ahead) = carried.split_at(2 * n_state);
         let loaded = if c.ahead { ahead.to_vec() } else { load(cx, first) };
         cx.asm.barrier();
         put(cx, &loaded, first);
         cx.asm.barrier();
+        // Behind the last block that one once more: without a branch, loads and products run side by side.
         let next = cx.asm.iadd(first, step);
-        let ahead = if c.ahead { load_some(cx, next) } else { vec![] };
+        let more = cx.asm.ult(next, end);
+        let next = cx.asm.select(more, next, first);
+        let ahead = if c.ahead && whole { load(cx, next) } else { vec![] };
         let (shifts, sums) = state.split_at(n_state);
         let state = State { shifts: shifts.to_vec(), sums: sums.to_vec() };
-        let state = block(cx, f, (first, &loaded[..n_scores]), value_base, state);
+        let state = block(cx, f, (first, &loaded[..n_scores], whole), value_base, state);
         [state.shifts, state.sums, ahead].concat()
-    });
-    last[n_state..2 * n_state].to_vec()
+    };
+    let whole = whole_blocks(cx, f);
+    let until = if spec.causal { cx.asm.glsl2(Glsl::UMin, whole, end) } else { whole };
+    let carried = cx.loop_step((start, until, step), &initial, |cx, first, carried| turn(cx, first, carried, true));
+    let rest = cx.asm.ult(whole, end);
+    let last = cx.if_then(rest, &carried[..2 * n_state], |cx| turn(cx, whole, &carried, false));
+    last[n_state..].to_vec()
 }
 
-/// One block of keys, from `first` on, of which scores have loaded what they take.
-fn block(cx: &mut Emit<'_>, f: &Flash<'_>, (first, loaded): (Id, &[Id]), value_base: u32, state: State) -> State {
+/// Keys in whole blocks. Apart from them, others need no look at where keys end.
+fn whole_blocks(cx: &mut Emit<'_>, f: &Flash<'_>) -> Id {
+    let keys = cx.extent(f.spec.keys);
+    let size = f.c.block_keys;
+    if let Extent::Const(n) = f.spec.keys {
+        return cx.asm.u32(n / size * size);
+    }
+    let blocks = cx.quotient_by(keys, size);
+    let size = cx.asm.u32(size);
+    cx.asm.imul(blocks, size)
+}
+
+/// One block of keys, from `first` on, of which scores have loaded what they take; all of them exist in a whole one.
+fn block(
+    cx: &mut Emit<'_>,
+    f: &Flash<'_>,
+    (first, loaded, whole): (Id, &[Id], bool),
+    value_base: u32,
+    state: State,
+) -> State {
     let dots = dots(cx, f);
     let each = f.components() as usize * f.score_loads.len();
     let scores: Vec<Vec<Id>> = (0u32..)
@@ -345,7 +400,7 @@ fn block(cx: &mut Emit<'_>, f: &Flash<'_>, (first, loaded): (Id, &[Id]), value_b
             scores(cx, f, dot, (i / f.along_keys(), i % f.along_keys()), (first, loaded))
         })
         .collect();
-    let scores = without_missing(cx, f, scores, first);
+    let scores = if whole { scores } else { without_missing(cx, f, &scores, first) };
     let mut state = raise_bases(cx, f, &scores, state);
     state.sums = weigh_values(cx, f, &scores, &state, value_base);
     state

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::dtype::Ty;
 use crate::emit_expr::{Emit, Kept, dependencies};
 use crate::expr::{Expr, ExprId};
-use crate::spec::{AttentionSpec, Extent, Left};
+use crate::spec::{AttentionSpec, Left};
 use crate::templates::attention::softmax::{Exponent, last_or};
 use crate::templates::attention::{KEY, QUERY};
 
@@ -105,41 +105,35 @@ pub(super) fn row_scopes(cx: &mut Emit<'_>, f: &Flash<'_>) -> Vec<Kept> {
 }
 
 /// Scores of keys beyond the last are −∞.
-pub(super) fn without_missing(cx: &mut Emit<'_>, f: &Flash<'_>, scores: Vec<Vec<Id>>, first: Id) -> Vec<Vec<Id>> {
-    if matches!(f.spec.keys, Extent::Const(n) if n.is_multiple_of(f.c.block_keys)) {
-        return scores;
-    }
-    let (keys, size) = (cx.extent(f.spec.keys), cx.asm.u32(f.c.block_keys));
-    let end = cx.asm.iadd(first, size);
-    let is_last = cx.asm.ult(keys, end);
-    let flat = scores.concat();
-    let n = f.components() as usize;
-    let kept = cx.if_then(is_last, &flat, |cx| {
-        let hidden = cx.asm.f32(f32::NEG_INFINITY);
-        let mut kept = Vec::with_capacity(flat.len());
-        for (i, &score) in flat.iter().enumerate() {
-            let at = (i / n) as u32 % f.along_keys() * f.c.frag.1;
-            let offset = cx.asm.u32(at);
-            let key = cx.asm.iadd(first, offset);
-            let key = cx.asm.iadd(key, f.places[i % n].1);
+pub(super) fn without_missing(cx: &mut Emit<'_>, f: &Flash<'_>, scores: &[Vec<Id>], first: Id) -> Vec<Vec<Id>> {
+    let (keys, hidden) = (cx.extent(f.spec.keys), cx.asm.f32(f32::NEG_INFINITY));
+    let of_fragment = |(i, scores): (u32, &Vec<Id>)| {
+        let offset = cx.asm.u32(i % f.along_keys() * f.c.frag.1);
+        let first = cx.asm.iadd(first, offset);
+        let kept = scores.iter().zip(&f.places).map(|(&score, &(_, column))| {
+            let key = cx.asm.iadd(first, column);
             let there = cx.asm.ult(key, keys);
-            kept.push(cx.asm.select(there, score, hidden));
-        }
-        kept
-    });
-    kept.chunks(n).map(<[Id]>::to_vec).collect()
+            cx.asm.select(there, score, hidden)
+        });
+        kept.collect()
+    };
+    (0u32..).zip(scores).map(of_fragment).collect()
 }
 
 /// Moves the bases of rows where some score is far above them, in all of the subgroup at once.
 pub(super) fn raise_bases(cx: &mut Emit<'_>, f: &Flash<'_>, scores: &[Vec<Id>], state: State) -> State {
-    let n = f.components() as usize;
+    let n = f.own_rows();
     let along = f.along_keys() as usize;
     let max = |cx: &mut Emit<'_>, a, b| cx.asm.glsl2(Glsl::NMax, a, b);
     // A component has the same row in all fragments side by side.
     let mut most = vec![];
     for row in scores.chunks(along) {
-        for j in 0..n {
-            most.push(row[1..].iter().fold(row[0][j], |acc, scores| max(cx, acc, scores[j])));
+        for own in 0..n {
+            let of_row: Vec<Id> = row
+                .iter()
+                .flat_map(|scores| (0..).zip(scores).filter(|(j, _)| f.own_row(*j) == own).map(|(_, &score)| score))
+                .collect();
+            most.push(of_row[1..].iter().fold(of_row[0], |acc, &score| max(cx, acc, score)));
         }
     }
     let exponents: Vec<Id> =
@@ -153,7 +147,8 @@ pub(super) fn raise_bases(cx: &mut Emit<'_>, f: &Flash<'_>, scores: &[Vec<Id>], 
     let after = cx.if_then(some, &before, |cx| {
         let (mut shifts, mut sums) = (vec![], vec![]);
         for r in 0..f.c.rows as usize {
-            f.combine_rows(cx, &most[r * n..(r + 1) * n], max);
+            let of_components = f.for_components(&most[r * n..(r + 1) * n]);
+            f.combine_rows(cx, &of_components, max);
             let rows = f.row_words(cx);
             let mut factors = vec![];
             for (j, row) in rows.into_iter().enumerate() {
@@ -167,6 +162,7 @@ pub(super) fn raise_bases(cx: &mut Emit<'_>, f: &Flash<'_>, scores: &[Vec<Id>], 
                 sums.push(cx.asm.fmul(before[n_state + r * n + j], factor));
                 factors.push(factor);
             }
+            let factors = f.for_components(&factors);
             scale_outputs(cx, f, r as u32, &factors);
         }
         [shifts, sums].concat()
@@ -194,15 +190,16 @@ pub(super) fn weigh_values(
     value_base: u32,
 ) -> Vec<Id> {
     let mut sums = state.sums.clone();
-    let n = f.components() as usize;
+    let n = f.own_rows();
     let mut left = vec![];
     for (i, scores) in scores.iter().enumerate() {
         let at = i / f.along_keys() as usize * n;
         let mut weights = vec![];
         for (j, &score) in scores.iter().enumerate() {
-            let exponent = f.exponent.at(cx, score, state.shifts[at + j]);
+            let row = at + f.own_row(j);
+            let exponent = f.exponent.at(cx, score, state.shifts[row]);
             let weight = cx.asm.glsl(Glsl::Exp2, exponent);
-            sums[at + j] = cx.asm.fadd(sums[at + j], weight);
+            sums[row] = cx.asm.fadd(sums[row], weight);
             weights.push(weight);
         }
         left.push(if f.c.left == Left::Memory {

@@ -141,7 +141,7 @@ fn line_scope(cx: &mut Emit<'_>, spec: &MatmulSpec, wide: WideLoad, part: Part, 
 
 /// The index as terms that only the line (and the batch) moves and terms that only k moves, and the distances in blocks of lines at these
 /// offsets, where they are the same from every line on.
-fn apart(
+pub(super) fn apart(
     spec: &MatmulSpec,
     wide: WideLoad,
     part: Part,

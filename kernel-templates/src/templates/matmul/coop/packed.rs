@@ -4,7 +4,7 @@
 use super::super::{K, M, N, find_tile, start, tile_grid};
 use super::stage::{self, KRange, Side};
 use super::{Product, direct, doubt, fragment, product, side_blocks};
-use crate::asm::{Id, MatrixUse};
+use crate::asm::{BlockRun, Id, MatrixUse};
 use crate::check::{BuildError, shape};
 use crate::emit_expr::Emit;
 use crate::expr::{Binary, Expr, ExprId, Exprs};
@@ -107,17 +107,19 @@ impl Right {
         }
     }
 
-    /// This invocation's blocks of the fragments at `k`, a multiple of the fragment's; of the last ones beyond the end.
-    fn read(&self, cx: &mut Emit<'_>, p: &Product<'_>, k: Id) -> Vec<Id> {
-        let (deep, along_n) = (p.c.frag.2, p.fragments().1);
-        let (end, last) = (cx.asm.u32(self.depth), cx.asm.u32(self.depth - deep));
-        let exists = cx.asm.ult(k, end);
-        let k = cx.asm.select(exists, k, last);
-        let each = cx.asm.u32(p.c.subgroup / deep);
+    /// Where this invocation's blocks of the tile at `k` start: from there on, all are constant distances away.
+    fn tile(&self, cx: &mut Emit<'_>, c: &Coop, k: Id) -> BlockRun {
+        let each = cx.asm.u32(c.subgroup / c.frag.2);
         let along = cx.asm.imul(k, each);
         let at = cx.asm.iadd(self.first, along);
-        let run = cx.block_run(self.operand, at);
-        (0..along_n).map(|j| cx.load_run_block(run, j * (self.depth / deep) * p.c.subgroup)).collect()
+        cx.block_run(self.operand, at)
+    }
+
+    /// This invocation's blocks of the fragments of step `number` of a tile.
+    fn read(&self, cx: &mut Emit<'_>, p: &Product<'_>, tile: BlockRun, number: u32) -> Vec<Id> {
+        let (subgroup, along_n) = (p.c.subgroup, p.fragments().1);
+        let line = self.depth / p.c.frag.2 * subgroup;
+        (0..along_n).map(|j| cx.load_run_block(tile, j * line + number * subgroup)).collect()
     }
 
     fn fill(&self, cx: &mut Emit<'_>, p: &Product<'_>, block: Id) -> Id {
@@ -133,7 +135,7 @@ impl Right {
 }
 
 fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
-    let (c, deep) = (p.c, p.c.frag.2);
+    let c = p.c;
     let (zero, total, tile) = (cx.asm.u32(0), cx.asm.u32(right.depth), cx.asm.u32(c.bk));
     let at = |k: Id| KRange { k, total, covered: true };
     let size = cx.asm.u32(side_blocks(&c, c.bm, p.staged[0].along_k));
@@ -142,10 +144,8 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
     if c.ahead {
         initial.extend(stage::load_some(cx, p, at(zero)));
     }
-    for step in 0..right.ahead {
-        let k = cx.asm.u32(step * deep);
-        initial.extend(right.read(cx, p, k));
-    }
+    let start = right.tile(cx, &c, zero);
+    (0..right.ahead).for_each(|step| initial.extend(right.read(cx, p, start, step)));
     cx.loop_step((zero, total, tile), &initial, |cx, offset, carried| {
         let mut carried = carried.to_vec();
         let buffer = if two { carried.remove(0) } else { zero };
@@ -154,11 +154,17 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
         stage::put(cx, p, buffer, &loaded, at(offset));
         cx.asm.barrier();
         let mut next = if two { vec![cx.asm.isub(size, buffer)] } else { vec![] };
+        let after = cx.asm.iadd(offset, tile);
+        // What multiplication waits for first comes before what it does not.
+        let left = left_fragments(cx, p, buffer, 0);
         if c.ahead {
-            let k = cx.asm.iadd(offset, tile);
-            next.extend(stage::load_some(cx, p, at(k)));
+            next.extend(stage::load_some(cx, p, at(after)));
         }
-        next.extend(multiply(cx, p, right, (buffer, offset), carried));
+        // Behind the last tile that one once more.
+        let more = cx.asm.ult(after, total);
+        let after = cx.asm.select(more, after, offset);
+        let tiles = [offset, after].map(|k| right.tile(cx, &c, k));
+        next.extend(multiply(cx, p, right, (buffer, tiles, left), carried));
         if !two {
             cx.asm.barrier();
         }
@@ -169,24 +175,30 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
     }
 }
 
-/// `sums += left · right` over a tile; `ready` are the blocks that were read ahead, as the result is for the next tile.
+/// The subgroup's left fragments of a step of the tile in a buffer.
+fn left_fragments(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, step: u32) -> Vec<Id> {
+    let (m, _, deep) = p.c.frag;
+    let ty = cx.asm.matrix_type(p.c.elem, (m, deep), MatrixUse::A);
+    (0..p.fragments().0).map(|i| fragment(cx, p, buffer, 0, (i * m, step * deep), ty)).collect()
+}
+
+/// `sums += left · right` over a tile; `left` are the fragments of its first step, `ready` the blocks that were read ahead, as the result is for
+/// the next tile. Both tiles are those of the right side.
 fn multiply(
     cx: &mut Emit<'_>,
     p: &Product<'_>,
     right: &Right,
-    (buffer, offset): (Id, Id),
+    (buffer, tiles, left): (Id, [BlockRun; 2], Vec<Id>),
     mut ready: Vec<Id>,
 ) -> Vec<Id> {
-    let (along_m, along_n) = p.fragments();
-    let (m, _, deep) = p.c.frag;
-    let a_ty = cx.asm.matrix_type(p.c.elem, (m, deep), MatrixUse::A);
+    let (_, along_n) = p.fragments();
     let mut sums: Vec<Id> = p.sums.iter().map(|&v| cx.asm.variable(v, p.sum_ty)).collect();
-    for at_k in (0..p.c.bk).step_by(deep as usize) {
-        let more = cx.asm.u32(at_k + right.ahead * deep);
-        let k = cx.asm.iadd(offset, more);
-        ready.extend(right.read(cx, p, k));
+    let steps = p.c.bk / p.c.frag.2;
+    for step in 0..steps {
+        let number = step + right.ahead;
+        ready.extend(right.read(cx, p, tiles[(number / steps) as usize], number % steps));
         let blocks: Vec<Id> = ready.drain(..along_n as usize).collect();
-        let a: Vec<Id> = (0..along_m).map(|i| fragment(cx, p, buffer, 0, (i * m, at_k), a_ty)).collect();
+        let a = if step == 0 { left.clone() } else { left_fragments(cx, p, buffer, step) };
         for (j, &block) in blocks.iter().enumerate() {
             let b = right.fill(cx, p, block);
             for (i, &a) in a.iter().enumerate() {

@@ -5,7 +5,7 @@
 //! arithmetic of hundreds of elements would be slow to compile and would not fit the registers.
 
 use super::super::{K, all_extents, divide, is_covered, last_k};
-use super::{M, Product, fill, pitch, slab_pitch};
+use super::{M, Product, direct, fill, pitch, slab_pitch};
 use crate::asm::Id;
 use crate::contiguity::is_consecutive;
 use crate::dtype::DType;
@@ -25,6 +25,8 @@ pub(super) struct Side {
     pub(super) along_k: bool,
     /// First row or column of the tile.
     pub(super) first: Id,
+    /// All of the tile's exist.
+    whole: bool,
     /// First block of the side in a buffer.
     pub(super) base: u32,
     /// Blocks of a line that lie side by side; the next ones of all lines follow in another slab. Lines are whole where there is none.
@@ -36,6 +38,8 @@ pub(super) struct Side {
 enum Source {
     /// One load each: those of this invocation.
     Wide(WideLoad, Vec<Group>),
+    /// Likewise, of lines constant distances apart: one address for all.
+    Run(Run),
     /// Elements one by one. Lines along rows or columns may have the same ones for all blocks of an invocation: one scope for each.
     Elements(Option<Vec<Kept>>),
 }
@@ -52,6 +56,39 @@ struct Group {
     scope: Kept,
 }
 
+/// Blocks of one place along k, of lines that are constant distances apart.
+struct Run {
+    operand: u16,
+    /// Places in the tile.
+    blocks: Vec<Id>,
+    /// Their first k within the tile.
+    k: Id,
+    /// Terms of the index, in elements, that k does not move, of the first line; and those that it does.
+    first: Id,
+    along_k: Vec<ExprId>,
+    /// Blocks from the first line to each.
+    distances: Vec<u32>,
+}
+
+impl Run {
+    fn load(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, tile: KRange) -> Vec<Id> {
+        let k = cx.asm.iadd(tile.k, self.k);
+        let (k, inside) = KRange { k, ..tile }.existing(cx, GROUP);
+        let index = at_k(cx, spec, k, |cx| {
+            self.along_k.iter().fold(self.first, |sum, &term| {
+                let term = cx.eval(term);
+                cx.asm.iadd(sum, term)
+            })
+        });
+        let three = cx.asm.u32(GROUP.trailing_zeros());
+        let index = cx.asm.shr(index, three);
+        let run = cx.block_run(self.operand, index);
+        let blocks: Vec<Id> = self.distances.iter().map(|&d| cx.load_run_block(run, d)).collect();
+        let zeros = cx.asm.zero_block();
+        blocks.into_iter().map(|block| cx.asm.select(inside, block, zeros)).collect()
+    }
+}
+
 /// A block's place in a tile, its first k within the tile, and its first row or column.
 struct Spot {
     block: Id,
@@ -63,11 +100,18 @@ impl Side {
     pub(super) fn new(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, tile: Id, local: Id) -> Side {
         let size = cx.asm.u32(if axis == M { c.bm } else { c.bn });
         let first = cx.asm.imul(tile, size);
-        Side::at(cx, spec, c, axis, first, local)
+        let (extent, width) = if axis == M { (spec.m, c.bm) } else { (spec.n, c.bn) };
+        Side::of(cx, spec, c, axis, (first, is_covered(extent, width)), local)
     }
 
-    /// The side of a tile whose first row or column is known.
+    /// The side of a tile whose first row or column is known, and such that all of them exist where there are as many.
     pub(super) fn at(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, first: Id, local: Id) -> Side {
+        let (extent, width) = if axis == M { (spec.m, c.bm) } else { (spec.n, c.bn) };
+        let whole = matches!(extent, Extent::Const(n) if n >= width);
+        Side::of(cx, spec, c, axis, (first, whole), local)
+    }
+
+    fn of(cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, axis: usize, (first, whole): (Id, bool), local: Id) -> Side {
         let (root, extent, width) = if axis == M { (spec.lhs, spec.m, c.bm) } else { (spec.rhs, spec.n, c.bn) };
         let (wide, along_k) = match wide(spec, c.elem, axis) {
             Some((wide, along_k)) => (Some(wide), along_k),
@@ -75,9 +119,12 @@ impl Side {
         };
         let source = Source::Elements(None);
         let slab = c.fill.filter(|f| f.packed == 0).and_then(|f| fill::Pattern::left(c, &f)).map(|p| p.step / GROUP);
-        let mut side = Side { root, axis, extent, width, along_k, first, base: 0, slab, source };
+        let mut side = Side { root, axis, extent, width, along_k, first, whole, base: 0, slab, source };
         side.source = match wide {
-            Some(wide) => Source::Wide(wide, side.groups(cx, spec, c, wide, local)),
+            Some(wide) => match side.run(cx, spec, c, wide, local) {
+                Some(run) => Source::Run(run),
+                None => Source::Wide(wide, side.groups(cx, spec, c, wide, local)),
+            },
             None => Source::Elements(side.shared_rows(cx, spec, c, local)),
         };
         side
@@ -111,6 +158,32 @@ impl Side {
         Spot { block, k, position: cx.asm.iadd(self.first, position) }
     }
 
+    /// The blocks that this invocation loads, where one address serves all.
+    fn run(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, wide: WideLoad, local: Id) -> Option<Run> {
+        let (per_line, n_blocks) = (self.blocks_per_line(c), self.n_blocks(c));
+        if !self.along_k || !spec.wg.is_multiple_of(per_line) || !n_blocks.is_multiple_of(spec.wg) {
+            return None;
+        }
+        let step = spec.wg / per_line;
+        let offsets: Vec<u32> = (0..n_blocks / spec.wg).map(|i| i * step).collect();
+        let (axis, whole) = (self.axis, self.whole);
+        let part = direct::Part { axis, start: self.first, fragments: (self.width, 1), whole };
+        let (own, along_k, distances) = direct::apart(spec, wide, part, &offsets)?;
+        let Spot { block, k, position } = self.spot(cx, c, local);
+        let kept = cx.keep_scope(None, |cx| cx.bind_axis(self.axis, position));
+        let zero = cx.asm.u32(0);
+        let first = own.iter().fold(zero, |sum, &term| {
+            let term = cx.within(&kept, |cx| cx.eval(term));
+            cx.asm.iadd(sum, term)
+        });
+        let line = if self.slab.is_some() { self.slab.unwrap_or(0) } else { pitch(per_line * GROUP) };
+        let blocks = offsets.iter().map(|&offset| {
+            let further = cx.asm.u32(offset * line);
+            cx.asm.iadd(block, further)
+        });
+        Some(Run { operand: wide.operand, blocks: blocks.collect(), k, first, along_k, distances })
+    }
+
     /// The blocks that this invocation loads as wholes.
     fn groups(&self, cx: &mut Emit<'_>, spec: &MatmulSpec, c: &Coop, wide: WideLoad, local: Id) -> Vec<Group> {
         let n_blocks = self.n_blocks(c);
@@ -123,6 +196,9 @@ impl Side {
                 let count = cx.asm.u32(n_blocks);
                 let all = offset + spec.wg <= n_blocks;
                 let mine = if all { cx.asm.bool(true) } else { cx.asm.ult(number, count) };
+                // Those that have none load another's, which is there.
+                let zero = cx.asm.u32(0);
+                let number = if all { number } else { cx.asm.select(mine, number, zero) };
                 let Spot { block, k, position } = self.spot(cx, c, number);
                 let position = self.clamped(cx, position, if self.along_k { 1 } else { GROUP });
                 Group { block, mine, k, scope: self.row_scope(cx, position, &roots) }
@@ -160,7 +236,7 @@ impl Side {
 
     /// A row or column, first of `size`, that exists.
     fn clamped(&self, cx: &mut Emit<'_>, position: Id, size: u32) -> Id {
-        if is_covered(self.extent, self.width) {
+        if self.whole {
             return position;
         }
         let extent = cx.extent(self.extent);
@@ -292,6 +368,9 @@ fn packed(cx: &mut Emit<'_>, elem: DType, elements: &[Id]) -> Id {
 pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> {
     let mut blocks = vec![];
     for side in &p.staged {
+        if let Source::Run(run) = &side.source {
+            blocks.extend(run.load(cx, p.spec, tile));
+        }
         let Source::Wide(wide, groups) = &side.source else { continue };
         for g in groups {
             let k = cx.asm.iadd(tile.k, g.k);
@@ -304,7 +383,11 @@ pub(super) fn load(cx: &mut Emit<'_>, p: &Product<'_>, tile: KRange) -> Vec<Id> 
 
 /// Blocks that [`load`] gives.
 pub(super) fn n_loaded(p: &Product<'_>) -> usize {
-    let n_groups = |s: &Side| if let Source::Wide(_, groups) = &s.source { groups.len() } else { 0 };
+    let n_groups = |s: &Side| match &s.source {
+        Source::Wide(_, groups) => groups.len(),
+        Source::Run(run) => run.blocks.len(),
+        Source::Elements(_) => 0,
+    };
     p.staged.iter().map(n_groups).sum()
 }
 
@@ -337,6 +420,11 @@ pub(super) fn put(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, loaded: &[Id],
                         side.put_block(cx, p, buffer, group.block, block);
                         vec![]
                     });
+                }
+            }
+            Source::Run(run) => {
+                for (&at, &block) in run.blocks.iter().zip(&mut loaded) {
+                    side.put_block(cx, p, buffer, at, block);
                 }
             }
             Source::Elements(shared) => side.put_elements(cx, p, shared.as_deref(), buffer, tile),
