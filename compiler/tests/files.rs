@@ -53,7 +53,11 @@ fn expect(path: &Path, comment: &str, expected: &str, got: &str, faults: &mut Ve
         fs::write(path, format!("{comment}{got}")).expect("the test's own folder is writable");
         return;
     }
-    faults.push(format!("{}:\n{}(JVC_BLESS=1 rewrites it)", path.display(), diff(expected, got)));
+    faults.push(format!(
+        "{}:\n{}(JVC_BLESS=1 cargo test -p jvc --test files rewrites it)",
+        path.display(),
+        diff(expected, got)
+    ));
 }
 
 /// Lines only in one of the two, in order.

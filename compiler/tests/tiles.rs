@@ -95,7 +95,11 @@ fn tiles_and_cliffs_are_those_on_file() {
         return;
     }
     let lines = got.lines().zip(want.lines()).filter(|(g, w)| g != w).map(|(g, w)| format!("-{w}\n+{g}\n"));
-    panic!("{} differs (JVC_BLESS=1 rewrites it):\n{}", path.display(), lines.collect::<String>());
+    panic!(
+        "{} differs (JVC_BLESS=1 cargo test -p jvc --test tiles rewrites it):\n{}",
+        path.display(),
+        lines.collect::<String>()
+    );
 }
 
 /// How far a neighbour is, and how much longer an element of it may take.
