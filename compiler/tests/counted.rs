@@ -264,6 +264,28 @@ fn distinct_values_come_with_their_runs() {
 }
 
 #[test]
+fn integers_are_counted_up_to_the_largest_and_at_least_as_many_as_asked() {
+    let counting = |n: usize, least: i64| {
+        let inputs = [("self", t("x")), ("weights", Arg::None), ("minlength", Arg::Int(least))];
+        let hand = Hand::new(&[("x", ScalarType::I64, &[n as i64])]).symbol("u0", 0, 12);
+        let hand = hand.call("aten.bincount.default", &inputs, &[("y", ScalarType::I64, vec![u0()])]);
+        hand.lower(&["y"]).expect("lowers")
+    };
+    for (x, least) in [(vec![3, 0, 3, 7, 1, 3], 0), (vec![3, 0, 7, 1], 10), (vec![4], 2), (vec![], 3), (vec![], 0)] {
+        let n = x.iter().map(|v| v + 1).max().unwrap_or(0).max(least);
+        let want = (0..n).map(|place| x.iter().filter(|v| **v == place).count() as i64).collect();
+        expect(&counting(x.len(), least), &[i64s(&[x.len()], x)], &[i64s(&[n as usize], want)]);
+    }
+    for largest in [12, i64::from(u32::MAX), i64::MAX] {
+        let (graph, many) = (counting(2, 0), [i64s(&[2], vec![1, largest])]);
+        assert!(matches!(interpret(&graph, &many), Err(EvalError::Bound { max: 12, .. })), "{largest}");
+        if let Some(got) = run(&graph, &many) {
+            assert!(matches!(got, Err(ExecError::Found { max: 12, .. })), "{largest}: {got:?}");
+        }
+    }
+}
+
+#[test]
 fn a_number_out_of_a_tensor_is_a_size_downstream() {
     let item = vec![Arg::SymInt(SymArg::Name("u0".into()))];
     let end = Arg::SymInt(SymArg::Name("u0".into()));

@@ -136,7 +136,6 @@ pub const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         patterns: &[
-            "aten.bincount.*",
             "aten.gradient.*",
             "aten.logspace.Tensor_*",
             "aten.logspace.Scalar_Tensor",

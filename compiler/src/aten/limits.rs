@@ -23,6 +23,12 @@ pub const LIMITS: &[Limit] = &[
         example: "",
     },
     Limit {
+        code: "bincount-weights",
+        operators: &["aten.bincount.default"],
+        text: "weights must be None: torch.export records integers for what are sums of floats",
+        example: "aten.bincount.default self=i64[6] weights=T[6] | f32 i64[u0]",
+    },
+    Limit {
         code: "bit-view",
         operators: &["aten.view.dtype"],
         text: "an element type of the same width, or of half or twice as many bits, and no other",

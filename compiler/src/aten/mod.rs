@@ -53,6 +53,7 @@ mod view;
 mod adaptive_pool;
 mod attention;
 mod batch_norm;
+mod bincount;
 mod conv;
 mod counted;
 mod cumulative;
@@ -131,6 +132,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     adaptive_pool::OPS,
     attention::OPS,
     batch_norm::OPS,
+    bincount::OPS,
     conv::OPS,
     counted::OPS,
     cumulative::OPS,
