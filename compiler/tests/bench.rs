@@ -89,7 +89,8 @@ fn a_program_for_two_profiles_has_its_steps_paired() {
     for row in rows {
         let numbers: Vec<f64> = row.split_whitespace().map_while(|word| word.parse().ok()).collect();
         assert!(numbers.len() >= 4, "A, B, ratio and bound: {row}");
-        assert!((numbers[1] / numbers[0] - numbers[2]).abs() < 0.02 * numbers[2], "{row}");
+        // Three places are printed.
+        assert!((numbers[1] / numbers[0] - numbers[2]).abs() <= 0.02 * numbers[2] + 0.0005, "{row}");
     }
 }
 

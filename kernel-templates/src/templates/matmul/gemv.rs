@@ -140,10 +140,12 @@ impl Dots<'_> {
         if cx.asm.const_bits(whole).is_some() && cx.asm.const_bits(whole) == cx.asm.const_bits(groups) {
             return acc;
         }
-        let first = cx.asm.iadd(whole, self.lane);
+        // As many turns for all lanes: SwiftShader forgets what a lane has that leaves a loop before its neighbours.
         let by = cx.asm.u32(self.threads);
-        cx.loop_step((first, groups, by), &acc, |cx, position, acc| {
-            self.turn(cx, sides, (&rows, &columns), &[position], acc)
+        cx.loop_step((whole, groups, by), &acc, |cx, base, acc| {
+            let position = cx.asm.iadd(base, self.lane);
+            let inside = cx.asm.ult(position, groups);
+            cx.if_then(inside, acc, |cx| self.turn(cx, sides, (&rows, &columns), &[position], acc))
         })
     }
 
