@@ -7,10 +7,12 @@
 
 use super::inline::Place;
 use super::layout::Order;
-use crate::ir::{DType, Dim, Graph, Node, NodeId, Op, ValueId};
+use crate::ir::{Dim, Graph, NodeId, Op, ValueId};
 use crate::passes::{decodes_bytes, is_padded, is_turned};
 use jvc_kernels::expr::{Binary, Expr, Unary};
 use jvc_kernels::spec::Combine;
+pub(super) use widening::is_widening;
+use widening::widened;
 
 /// One kernel-to-be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,14 +282,23 @@ impl<'a> Fuser<'a> {
                 continue;
             }
             match self.materialize_reason(v, &node.op, work) {
-                // The same values in half the bytes, and as operands that matrix units take.
-                Some(reason) if reason != Reason::Root && is_widening(self.graph, node) => {
-                    self.mark(node.inputs[0], reason);
-                    self.work[v.0 as usize] = self.inline_work(&node.op, &node.inputs);
-                }
-                Some(reason) => self.mark(v, reason),
+                Some(reason) => self.store(v, reason),
                 None => {}
             }
+        }
+    }
+
+    /// Marks a value, or what it widens: that holds the same in half the bytes, and is an operand that matrix units take.
+    fn store(&mut self, v: ValueId, reason: Reason) {
+        let widened = widened(self.graph, v, &self.fusion.buffers);
+        let Some(chain) = widened.filter(|chain| reason != Reason::Root && (reason != Reason::Turned || chain.len() == 1))
+        else {
+            return self.mark(v, reason);
+        };
+        self.mark(self.graph.def(chain[0]).inputs[0], reason);
+        for v in chain {
+            let node = self.graph.def(v);
+            self.work[v.0 as usize] = self.inline_work(&node.op, &node.inputs);
         }
     }
 
@@ -528,18 +539,6 @@ impl<'a> Fuser<'a> {
     }
 }
 
-/// A map from a half type to f32 that changes no value.
-pub(super) fn is_widening(graph: &Graph, node: &Node) -> bool {
-    let (Op::Map(body), &[x], &[y]) = (&node.op, &node.inputs[..], &node.outputs[..]) else { return false };
-    let (from, to) = (graph.ty(x).dtype, graph.ty(y).dtype);
-    let same = match *body.exprs.get(body.root) {
-        Expr::Arg(0, _) => true,
-        Expr::Round(dtype, a) => dtype == from && matches!(body.exprs.get(a), Expr::Arg(0, _)),
-        _ => false,
-    };
-    same && matches!(from, DType::F16 | DType::BF16) && to == DType::F32
-}
-
 /// Anchors with one result per output coordinate, whose stores can run an epilogue.
 fn takes_epilogue(op: &Op) -> bool {
     match op {
@@ -593,6 +592,8 @@ fn own_ops(op: &Op) -> f64 {
         _ => 0.25,
     }
 }
+
+mod widening;
 
 #[cfg(test)]
 mod tests;

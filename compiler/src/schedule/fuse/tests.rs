@@ -27,6 +27,24 @@ fn a_half_that_a_product_reads_widened_is_stored_as_a_half() {
 }
 
 #[test]
+fn a_half_that_a_product_in_parts_reads_widened_is_stored_as_a_half() {
+    let kernels = stored(
+        "graph g {
+           %x = input 0 \"x\" : f16[32,64]
+           %w = input 1 \"w\" : f16[2,32,16]
+           %a = map(exp(a)) %x : f16[32,64]
+           %b = map(to_f16(a)) %a : f32[32,64]
+           %c = reshape %b : f32[32,2,32]
+           %d = permute %c perm=[1,0,2] : f32[2,32,32]
+           %v = map(to_f16(a)) %w : f32[2,32,16]
+           %y = matmul %d, %v : f32[2,32,16]
+           output \"y\" = %y
+         }",
+    );
+    assert_eq!(kernels, ["a", "y"], "not %d, which holds the same in twice the bytes, where no matrix unit takes it");
+}
+
+#[test]
 fn a_reshape_that_is_stored_anyway_is_stored_by_the_kernel_before_it() {
     let kernels = stored(
         "graph g {
