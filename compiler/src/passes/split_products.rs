@@ -30,8 +30,9 @@ use super::rewrite::{Patch, Ref, View, map, rewrite};
 use super::{Cx, Pass};
 use crate::ir::op::Window;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, ValueId};
-use crate::schedule::tile::Problem;
-use crate::schedule::tiled;
+use crate::schedule::fuse::{is_leaf, is_widening};
+use crate::schedule::tile::{self, Problem};
+use crate::schedule::{layout, tiled};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::spec::Combine;
 
@@ -51,16 +52,40 @@ fn split<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
 }
 
 /// Parts of a problem: at least 2.
-fn parts(view: &View<'_>, dtype: DType, [batch, m, n, k, line]: [i64; 5], divisible: i64) -> Option<i64> {
+fn parts(
+    view: &View<'_>,
+    (dtype, half): (DType, Option<DType>),
+    [batch, m, n, k, line]: [i64; 5],
+    (divisible, packed): (i64, bool),
+) -> Option<i64> {
     let device = view.cx.device?;
-    let half = matches!(dtype, DType::F16 | DType::BF16).then_some(dtype);
     if dtype != DType::F32 && half.is_none() {
         return None;
     }
     let [batch, m, n, k, line] = [batch, m, n, k, line].map(|v| v as f64);
-    let problem = Problem { batch, m, n, k, line, acc: Ty::F32, half, gathers: false, fills: false, packed: false };
+    let problem = Problem { batch, m, n, k, line, acc: Ty::F32, half, gathers: false, fills: false, packed };
     let parts = tiled::parts(device, &problem, u32::try_from(divisible).ok()?);
     (parts > 1).then_some(i64::from(parts))
+}
+
+/// The half type that an operand has, perhaps widened: matrix units take it as that.
+fn half_of(view: &View<'_>, mut v: ValueId) -> Option<DType> {
+    loop {
+        let (dtype, node) = (view.ty(v).dtype, view.graph.def(v));
+        match node.op {
+            _ if matches!(dtype, DType::F16 | DType::BF16) => return Some(dtype),
+            Op::Permute(_) | Op::Reshape(_) => v = node.inputs[0],
+            _ if is_widening(view.graph, node) => v = node.inputs[0],
+            _ => return None,
+        }
+    }
+}
+
+/// True for weights that a whole product could have packed.
+fn packs(view: &View<'_>, right: ValueId) -> bool {
+    let found = layout::turned(view.graph, right).and_then(|w| Some((w, view.cx.device?)));
+    let Some((w, device)) = found else { return false };
+    is_leaf(view.op(w)) && view.ty(w).const_shape().is_some_and(|s| tile::packs_whole(device, view.ty(w).dtype, &s))
 }
 
 /// In f32, in which parts are kept.
@@ -86,7 +111,9 @@ fn matmul<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let (a, b, y) = (view.ty(n.inputs[0]).const_shape()?, view.ty(n.inputs[1]).const_shape()?, out.const_shape()?);
     let rank = y.len();
     let (rows, cols, k) = (y[rank - 2], y[rank - 1], a[a.len() - 1]);
-    let parts = parts(view, out.dtype, [product(&y[..rank - 2]), rows, cols, k, k], k)?;
+    let half = half_of(view, n.inputs[0]).filter(|&half| half_of(view, n.inputs[1]) == Some(half));
+    let packed = half.is_some() && packs(view, n.inputs[1]);
+    let parts = parts(view, (out.dtype, half), [product(&y[..rank - 2]), rows, cols, k, k], (k, packed))?;
     if is_part(view, n.inputs[0]) {
         return None;
     }
@@ -125,7 +152,7 @@ fn conv<'a>(view: &'a View<'a>, node: NodeId, window: &Window) -> Option<Patch<'
     let (w, y) = (view.ty(n.inputs[1]).const_shape()?, out.const_shape()?);
     let (outputs, channels, taps) = (w[0], w[1], product(&w[2..]));
     let rows = y[0] * product(&y[2..]);
-    let parts = parts(view, out.dtype, [1, rows, outputs, channels * taps, channels], channels)?;
+    let parts = parts(view, (out.dtype, None), [1, rows, outputs, channels * taps, channels], (channels, false))?;
     let mut p = Patch::new(view);
     let x = widened(&mut p, Ref::Old(n.inputs[0]));
     let kernel = widened(&mut p, Ref::Old(n.inputs[1]));

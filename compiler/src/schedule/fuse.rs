@@ -11,7 +11,7 @@ use crate::ir::{Dim, Graph, NodeId, Op, ValueId};
 use crate::passes::{decodes_bytes, is_padded, is_turned};
 use jvc_kernels::expr::{Binary, Expr, Unary};
 use jvc_kernels::spec::Combine;
-pub(super) use widening::is_widening;
+pub(crate) use widening::is_widening;
 use widening::widened;
 
 /// One kernel-to-be.
@@ -291,7 +291,8 @@ impl<'a> Fuser<'a> {
     /// Marks a value, or what it widens: that holds the same in half the bytes, and is an operand that matrix units take.
     fn store(&mut self, v: ValueId, reason: Reason) {
         let widened = widened(self.graph, v, &self.fusion.buffers);
-        let Some(chain) = widened.filter(|chain| reason != Reason::Root && (reason != Reason::Turned || chain.len() == 1))
+        let Some(chain) =
+            widened.filter(|chain| reason != Reason::Root && (reason != Reason::Turned || chain.len() == 1))
         else {
             return self.mark(v, reason);
         };

@@ -155,8 +155,8 @@ fn in_fragments(graph: &Graph, v: ValueId, users: &[Vec<NodeId>], device: &Devic
     if !matches!(graph.def(v).op, Op::Weight(_) | Op::Const(_)) {
         return None;
     }
-    let (fragments, multiple) = tile::packs(device, ty.dtype)?;
-    let whole = shape[0] % i64::from(fragments.columns) == 0 && shape[1] % i64::from(multiple) == 0;
+    let (fragments, _) = tile::packs(device, ty.dtype)?;
+    let whole = tile::packs_whole(device, ty.dtype, &shape);
     let gains = |n: NodeId| {
         let out = graph.ty(graph.node(n).outputs[0]).const_shape();
         out.is_some_and(|out| gains_by_packing(device, ty.dtype, &out, shape[1]))

@@ -8,7 +8,7 @@ mod table;
 pub use attention::{Heads, Thin, attention_parts, attention_parts_wg};
 pub use candidates::{Candidate, candidates};
 pub(super) use halves::half_us;
-pub use halves::{gains_by_packing, is_small, packs};
+pub use halves::{gains_by_packing, is_small, packs, packs_whole};
 
 use super::tiled;
 mod predicted;
@@ -401,6 +401,15 @@ pub(crate) mod tests {
             assert_eq!(gains_by_packing(&h200, &p), best.is_some(), "{p:?}");
             let packed = tile("h200", &Problem { packed: true, ..p }).expect("a cooperative tile");
             assert!(best.is_none_or(|b| b == (packed.0, packed.1)), "{p:?}: {packed:?}");
+        }
+        // vit-b: few tiles, which read weights a whole tile ahead.
+        for (p, best) in [
+            (half(197.0, 2304.0, 768.0), (32, 64, 128)),
+            (half(197.0, 768.0, 768.0), (32, 64, 256)),
+            (half(197.0, 768.0, 3072.0), (32, 64, 256)),
+            (half(1370.0, 1536.0, 384.0), (64, 128, 64)),
+        ] {
+            assert_eq!(tile("h200", &Problem { packed: true, ..p }), Ok(best), "{p:?}");
         }
         // A 3×3 convolution of 128 channels over 128×128.
         let conv = |p: Problem| Problem { fills: true, line: p.k / 9.0, ..p };

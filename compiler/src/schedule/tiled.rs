@@ -139,7 +139,8 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
     }
     let cost = |parts: u32| {
         let parts = f64::from(parts);
-        let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, ..*p };
+        let packed = p.packed && parts == 1.0;
+        let part = Problem { batch: p.batch * parts, k: p.k / parts, line: p.line / parts, packed, ..*p };
         let product = tile::half_us(device, &part).unwrap_or_else(|| best(device, &part).1);
         // Parts are written and read once more.
         let bytes = if parts > 1.0 { p.batch * p.m * p.n * 4.0 * (2.0 * parts + 1.0) } else { 0.0 };
@@ -160,7 +161,7 @@ pub fn parts(device: &DeviceProfile, p: &Problem, divisible: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::device::{all, find};
-    use jvc_kernels::dtype::Ty;
+    use jvc_kernels::dtype::{DType, Ty};
 
     fn problem(m: f64, n: f64, k: f64, line: f64) -> Problem {
         Problem { batch: 1.0, m, n, k, line, acc: Ty::F32, half: None, gathers: false, fills: false, packed: false }
@@ -211,6 +212,13 @@ mod tests {
         let two_rounds = problem(4096.0, 576.0, 2304.0, 2304.0);
         assert_eq!(parts(&h200, &two_rounds, 2304), 4, "a whole takes 425 µs");
         assert_eq!(parts(&h200, &few, 1), 1, "nothing divides it");
+        let half = |m, k| Problem { half: Some(DType::F16), packed: true, ..problem(m, 768.0, k, k) };
+        assert_eq!(
+            parts(&h200, &half(197.0, 768.0), 768),
+            1,
+            "packed weights read ahead take 9 µs, three parts and their sum 11"
+        );
+        assert!(parts(&h200, &half(49.0, 3072.0), 3072) > 1);
         assert_eq!(parts(&find("lavapipe").expect("a bundled profile"), &few, 4096), 1, "a CPU is always full");
     }
 }

@@ -5,7 +5,7 @@ use crate::ir::{DType, Graph, Node, Op, ValueId};
 use jvc_kernels::expr::Expr;
 
 /// A map from a half type to f32 that changes no value.
-pub(in crate::schedule) fn is_widening(graph: &Graph, node: &Node) -> bool {
+pub(crate) fn is_widening(graph: &Graph, node: &Node) -> bool {
     let (Op::Map(body), &[x], &[y]) = (&node.op, &node.inputs[..], &node.outputs[..]) else { return false };
     let (from, to) = (graph.ty(x).dtype, graph.ty(y).dtype);
     let same = match *body.exprs.get(body.root) {

@@ -61,8 +61,38 @@ const PACKED_TILES: [PackedTile; 7] = [
     packed_tile((96, 192), (1, 4), 1, (0.96, 1.4)),
     packed_tile((64, 144), (1, 3), 2, (0.78, 1.24)),
     packed_tile((64, 128), (1, 4), 2, (0.735, 1.4)),
-    packed_tile((32, 128), (1, 4), 2, (0.65, 1.6)),
+    FEW_PACKED,
     packed_tile((16, 16), (1, 2), 1, (3.0, 1.24)),
+];
+
+/// The packed tile for few outputs that reads no further ahead than others do, against whose time [`DeepTile`]s have theirs.
+const FEW_PACKED: PackedTile = packed_tile((32, 128), (1, 4), 2, (0.65, 1.6));
+const FEW_PACKED_TIMES: Times = Times { latency: 0.675, once: 3.6, step: 0.27, rest: 0.5 };
+
+/// A packed tile that reads a whole tile of weights ahead: where tiles are few, the time of a product is that of reading weights that are not
+/// in the cache, one tile along k after another.
+struct DeepTile {
+    size: (u32, u32, u32),
+    times: Times,
+}
+
+/// Times on an H200 in 10⁻⁶ s: see [`waits_and_works`].
+struct Times {
+    /// From one step of k to the next, of a workgroup that has the unit to itself.
+    latency: f64,
+    /// Of such a workgroup, whatever its depth.
+    once: f64,
+    /// Share of a busy unit that a step takes.
+    step: f64,
+    /// Share of a busy unit that the rest of a tile takes.
+    rest: f64,
+}
+
+/// Fitted on an H200 to the products of vit-b, swin-t and Depth Anything, within a fifth. Their depth is the fragments' that are read ahead.
+const DEEP_TILES: [DeepTile; 3] = [
+    DeepTile { size: (32, 64, 64), times: Times { latency: 0.61, once: 2.9, step: 0.147, rest: 2.1 } },
+    DeepTile { size: (32, 64, 128), times: Times { latency: 0.72, once: 3.0, step: 0.335, rest: 1.0 } },
+    DeepTile { size: (32, 64, 256), times: Times { latency: 1.01, once: 3.66, step: 0.57, rest: 2.3 } },
 ];
 
 /// A cooperative tile whose both sides are read where they lie, without shared memory, and its times on an H200 in 10⁻⁶ s.
@@ -171,13 +201,6 @@ pub(super) fn cooperative(
     }
 }
 
-/// The cheapest cooperative tile.
-fn cheapest(device: &DeviceProfile, p: &Problem, elem: DType) -> Option<Coop> {
-    let all = cooperative(device, p, elem).ok()?;
-    let cost = |c: &(Coop, Option<f64>)| c.1.unwrap_or(f64::INFINITY);
-    all.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|(c, _)| c)
-}
-
 /// How the device spreads left and right fragments, where its profile says so.
 fn spreads(device: &DeviceProfile, frag: (u32, u32, u32), elem: DType) -> Option<(Spread, Spread)> {
     let same = |c: &&CoopShape| (c.m, c.n, c.k) == frag && c.operand == elem.name() && c.result == "f32";
@@ -202,12 +225,19 @@ pub fn packs(device: &DeviceProfile, elem: DType) -> Option<(Fragments, u32)> {
     Some((Fragments { spread, columns: frag.1, deep: frag.2 }, PACKED_DEPTH))
 }
 
+/// True where weights `[n, k]` can be packed: they are whole fragments and tiles.
+pub fn packs_whole(device: &DeviceProfile, elem: DType, shape: &[i64]) -> bool {
+    let &[n, k] = shape else { return false };
+    let whole = |(f, multiple): (Fragments, u32)| n % i64::from(f.columns) == 0 && k % i64::from(multiple) == 0;
+    packs(device, elem).is_some_and(whole)
+}
+
 /// Predicted time of a product of halves on matrix units, 10⁻⁶ s; none where it does not reach them.
 pub(in crate::schedule) fn half_us(device: &DeviceProfile, p: &Problem) -> Option<f64> {
-    let c = cheapest(device, p, p.half.filter(|_| !device.rates.cpu && p.m > 8.0)?)?;
-    let of = |t: &CoopTile| t.size == (c.bm, c.bn, c.bk) && t.warps == c.warps;
-    let cost = coop_cost(device, p, COOP_TILES.iter().find(|t| of(t))?);
-    Some(cost * HALF_US * f64::from(device.rates.n_units) / device.rates.f16_matrix_tflop_per_s)
+    let elem = p.half.filter(|_| !device.rates.cpu && p.m > 8.0)?;
+    let costs = cooperative(device, p, elem).ok()?.into_iter().filter_map(|(_, cost)| cost);
+    let least = costs.min_by(f64::total_cmp)?;
+    Some(least * HALF_US * f64::from(device.rates.n_units) / device.rates.f16_matrix_tflop_per_s)
 }
 
 /// True where a product is quicker if its weights are packed.
@@ -241,20 +271,44 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
         let parts = PARTS.into_iter().filter(move |&parts| f64::from(parts) <= most);
         parts.map(move |parts| (coop(t.size, t.warps, 1, 0, parts), Some(direct_cost(device, p, t, parts))))
     });
-    packed.chain(direct).filter(|(c, _)| coop_fits(c, &limits)).collect()
+    let whole = |t: &&DeepTile| p.packed && p.k % f64::from(t.size.2) == 0.0;
+    let deep = DEEP_TILES
+        .iter()
+        .filter(whole)
+        .map(|t| (coop(t.size, FEW_PACKED.tile.warps, 2, t.size.2 / frag.2, 1), Some(deep_cost(device, p, t))));
+    packed.chain(deep).chain(direct).filter(|(c, _)| coop_fits(c, &limits)).collect()
+}
+
+/// Tiles of the fullest unit: a few for each are more for one than for another.
+fn tiles_of_a_unit(device: &DeviceProfile, p: &Problem, [bm, bn]: [f64; 2]) -> f64 {
+    match p.batch * (p.m / bm).ceil() * (p.n / bn).ceil() / f64::from(device.rates.n_units) {
+        one if one <= 1.0 => LONE,
+        few if few <= 2.0 => few.ceil(),
+        some if some < 4.0 => (some + some.ceil()) / 2.0,
+        many => many,
+    }
+}
+
+/// As [`coop_cost`], by what it says of the tile that these are measured against.
+fn deep_cost(device: &DeviceProfile, p: &Problem, t: &DeepTile) -> f64 {
+    let few = &FEW_PACKED.tile;
+    let against = waits_and_works(device, p, (few.size, &FEW_PACKED_TIMES));
+    FEW_PACKED.factor * coop_cost(device, p, few) * waits_and_works(device, p, (t.size, &t.times)) / against
+}
+
+/// Predicted time, 10⁻⁶ s: the steps of a tile wait for memory one after another, and all tiles of a unit share it.
+fn waits_and_works(device: &DeviceProfile, p: &Problem, (size, t): ((u32, u32, u32), &Times)) -> f64 {
+    let [bm, bn, bk] = [size.0, size.1, size.2].map(f64::from);
+    let steps = (p.k / bk).ceil();
+    let waits = t.latency * steps + t.once;
+    let works = tiles_of_a_unit(device, p, [bm, bn]) * (t.step * steps + t.rest);
+    (waits.powi(3) + works.powi(3)).cbrt()
 }
 
 /// As [`coop_cost`]: the steps of a tile wait for memory one after another, and all tiles of a unit share it.
 fn direct_cost(device: &DeviceProfile, p: &Problem, t: &DirectTile, parts: u32) -> f64 {
     let [bm, bn, bk] = [t.size.0, t.size.1, t.size.2].map(f64::from);
-    let tiles = p.batch * (p.m / bm).ceil() * (p.n / bn).ceil() / f64::from(device.rates.n_units);
-    // A few tiles for each unit are more for one than for another.
-    let tiles = match tiles {
-        one if one <= 1.0 => LONE,
-        few if few <= 2.0 => few.ceil(),
-        some if some < 4.0 => (some + some.ceil()) / 2.0,
-        many => many,
-    };
+    let tiles = tiles_of_a_unit(device, p, [bm, bn]);
     let (steps, parts) = ((p.k / bk).ceil(), f64::from(parts));
     let shared = parts > 1.0;
     let join = if shared { t.join * parts.powf(1.5) } else { 0.0 };
