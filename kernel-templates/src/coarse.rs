@@ -1,13 +1,37 @@
-//! Which nodes of a kernel's expressions need not be more precise than the halves that they end up in: error functions in sums with 1 that only
-//! sums, products and choices lead from to a rounding. PyTorch computes GELU of halves so, in f32, and rounds once; an error of a few
-//! 10⁻⁷ before that rounding is a thousandth of what it does.
+//! Which nodes of a kernel's expressions need not be more precise than the halves that they end up in: error functions in sums with 1, and exponentials,
+//! that only sums, products and quotients lead from to a rounding. PyTorch computes GELU and softmax of halves so, in f32, and rounds once; an error of a
+//! few 10⁻⁷ before that rounding is a thousandth of what it does.
 
 use crate::dtype::{DType, Ty};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
-use crate::spec::{Interface, Store};
+use crate::spec::{Combine, Interface, Stage, Store};
 
-/// By node, whether it is such an error function. `others` are the kernel's roots beside the stores.
+/// By node, whether it is such a function. `others` are the kernel's roots beside the stores, none of which sees another's value.
 pub(crate) fn nodes(exprs: &Exprs, stores: &[Store], others: &[ExprId], interface: &Interface) -> Vec<bool> {
+    let fine = fine(exprs, stores, others, interface);
+    let coarse = |(id, node): (ExprId, &Expr)| {
+        let function = matches!(node, Expr::Unary(Unary::Erf | Unary::Exp, a) if exprs.ty(*a) == Ty::F32);
+        function && !fine[id.0 as usize]
+    };
+    exprs.iter().map(coarse).collect()
+}
+
+/// As [`nodes`], for a kernel of stages: a sum of exponentials is as coarse as they are, if what sees it may be.
+pub(crate) fn nodes_of_stages(exprs: &Exprs, stores: &[Store], stages: &[Stage], interface: &Interface) -> Vec<bool> {
+    let sums = |s: &&Stage| s.combine == Combine::Sum && matches!(exprs.get(s.value), Expr::Unary(Unary::Exp, _));
+    let mut others: Vec<ExprId> = stages.iter().filter(|s| !sums(s)).map(|s| s.value).collect();
+    // Later stages see earlier ones.
+    for (i, stage) in stages.iter().enumerate().rev().filter(|(_, s)| sums(s)) {
+        let fine = fine(exprs, stores, &others, interface);
+        if exprs.iter().any(|(id, e)| matches!(e, Expr::Arg(k, _) if usize::from(*k) == i) && fine[id.0 as usize]) {
+            others.push(stage.value);
+        }
+    }
+    nodes(exprs, stores, &others, interface)
+}
+
+/// By node, whether a result that is not rounded, or something that makes errors larger, sees it.
+fn fine(exprs: &Exprs, stores: &[Store], others: &[ExprId], interface: &Interface) -> Vec<bool> {
     let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
     let values: Vec<ExprId> = stores.iter().map(|s| s.value).collect();
     let mut fine = vec![false; exprs.len()];
@@ -33,9 +57,7 @@ pub(crate) fn nodes(exprs: &Exprs, stores: &[Store], others: &[ExprId], interfac
             };
         }
     }
-    all.iter()
-        .map(|(id, node)| matches!(node, Expr::Unary(Unary::Erf, a) if exprs.ty(*a) == Ty::F32) && !fine[id.0 as usize])
-        .collect()
+    fine
 }
 
 fn is_erf(exprs: &Exprs, id: ExprId) -> bool {
@@ -45,10 +67,11 @@ fn is_erf(exprs: &Exprs, id: ExprId) -> bool {
 /// Whether an error of an operand gives one of the same kind in the result: relative to 1 for the error function, relative to its size for all else.
 fn keeps_errors(exprs: &Exprs, node: &Expr, operand: ExprId) -> bool {
     let is_erf = is_erf(exprs, operand);
+    let is_exp = matches!(exprs.get(operand), Expr::Unary(Unary::Exp, _));
     let one = |id: ExprId| matches!(exprs.get(id), Expr::Lit(Lit::F32(bits)) if f32::from_bits(*bits) == 1.0);
     match *node {
-        Expr::Binary(Binary::Add, a, b) => !is_erf || one(a) || one(b),
-        Expr::Binary(Binary::Mul, ..) | Expr::Unary(Unary::Neg, _) => !is_erf,
+        Expr::Binary(Binary::Add, a, b) => !(is_erf || is_exp) || one(a) || one(b),
+        Expr::Binary(Binary::Mul | Binary::Div, ..) | Expr::Unary(Unary::Neg, _) => !is_erf,
         _ => false,
     }
 }
@@ -69,6 +92,36 @@ mod tests {
         let operand = Operand { dtype, storage: Storage::Native, access: Access::Write, base: 0, via_table: false };
         let interface = Interface { operands: vec![operand], n_bases: 1, symbols: false };
         nodes(&e, &[Store { operand: 0, index, value, guard: None }], &[], &interface)[erf.0 as usize]
+    }
+
+    /// Softmax of one row: whether its exponentials are coarse, if this is made of one and the sum of all, and stored.
+    fn softmax(dtype: DType, then: impl Fn(&mut Exprs, ExprId, ExprId) -> ExprId) -> bool {
+        let mut e = Exprs::new();
+        let index = e.axis(0);
+        let x = e.load(0, DType::F16, vec![index]);
+        let (max, sum) = (e.arg(0, Ty::F32), e.arg(1, Ty::F32));
+        let shifted = e.bin(Binary::Sub, x, max);
+        let exp = e.un(Unary::Exp, shifted);
+        let value = then(&mut e, exp, sum);
+        let operand = |dtype, access| Operand { dtype, storage: Storage::Native, access, base: 0, via_table: false };
+        let operands = vec![operand(DType::F16, Access::Read), operand(dtype, Access::Write)];
+        let interface = Interface { operands, n_bases: 1, symbols: false };
+        let stages = [Stage { combine: Combine::Max, value: x }, Stage { combine: Combine::Sum, value: exp }];
+        let store = Store { operand: 1, index, value, guard: None };
+        nodes_of_stages(&e, &[store], &stages, &interface)[exp.0 as usize]
+    }
+
+    #[test]
+    fn exponentials_of_a_softmax_are_coarse_where_only_quotients_see_them_and_their_sum() {
+        let quotient = |e: &mut Exprs, exp, sum| e.bin(Binary::Div, exp, sum);
+        assert!(softmax(DType::F16, quotient) && softmax(DType::BF16, quotient));
+        assert!(!softmax(DType::F32, quotient), "nothing is rounded");
+        assert!(!softmax(DType::F16, |e, exp, sum| e.bin(Binary::Sub, exp, sum)), "differences make errors larger");
+        let logarithm = |e: &mut Exprs, exp, sum| {
+            let log = e.un(Unary::Log, sum);
+            e.bin(Binary::Mul, exp, log)
+        };
+        assert!(!softmax(DType::F16, logarithm), "the sum is seen by a logarithm");
     }
 
     #[test]

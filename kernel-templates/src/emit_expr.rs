@@ -8,7 +8,7 @@ use crate::asm::{Asm, BlockRun, Buffers, Id, If, Loop, St};
 use crate::dtype::Ty;
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
-use crate::spec::{Extent, Interface, Store, Target};
+use crate::spec::{Extent, Interface, Stage, Store, Target};
 use std::collections::BTreeMap;
 
 /// Axes and arguments as one set: bit k is `Axis(k)`, bit 64 + i is `Arg(i)`.
@@ -70,6 +70,11 @@ impl<'s> Emit<'s> {
     /// Approximates what these stores round to halves, where that is as good; `others` are all other roots of the kernel.
     pub(crate) fn round_coarsely(&mut self, stores: &[Store], others: &[ExprId], interface: &Interface) {
         self.coarse = crate::coarse::nodes(self.exprs, stores, others, interface);
+    }
+
+    /// As [`Emit::round_coarsely`], for a kernel of stages.
+    pub(crate) fn round_stages_coarsely(&mut self, stores: &[Store], stages: &[Stage], interface: &Interface) {
+        self.coarse = crate::coarse::nodes_of_stages(self.exprs, stores, stages, interface);
     }
 
     /// Ends the kernel.
@@ -356,8 +361,10 @@ impl<'s> Emit<'s> {
             }
             Expr::Unary(op, a) => {
                 let value = self.eval(a);
-                if op == Unary::Erf && self.coarse[id.0 as usize] {
-                    return self.asm.erf_coarse(value);
+                match op {
+                    Unary::Erf if self.coarse[id.0 as usize] => return self.asm.erf_coarse(value),
+                    Unary::Exp if self.coarse[id.0 as usize] => return self.asm.exp_coarse(value),
+                    _ => {}
                 }
                 emit_unary(&mut self.asm, op, value)
             }
@@ -447,6 +454,11 @@ impl<'s> Emit<'s> {
         self.asm.load_operand_block(&mut self.buffers, operand, index)
     }
 
+    /// As [`Emit::load_operand_block`], of blocks of two or four words.
+    pub(crate) fn load_operand_words(&mut self, operand: u16, index: Id, n_words: u32) -> Id {
+        self.asm.load_operand_words(&mut self.buffers, operand, index, n_words)
+    }
+
     /// The blocks of an operand from block `index` on.
     pub(crate) fn block_run(&mut self, operand: u16, index: Id) -> BlockRun {
         self.asm.block_run(&mut self.buffers, operand, index)
@@ -459,7 +471,12 @@ impl<'s> Emit<'s> {
 
     /// Writes 16 bytes of an operand.
     pub(crate) fn store_operand_block(&mut self, operand: u16, index: Id, value: Id) {
-        self.asm.store_operand_block(&mut self.buffers, operand, index, value);
+        self.store_operand_words(operand, index, (value, 4));
+    }
+
+    /// Writes a block of so many words of an operand.
+    pub(crate) fn store_operand_words(&mut self, operand: u16, index: Id, block: (Id, u32)) {
+        self.asm.store_operand_words(&mut self.buffers, operand, index, block);
     }
 
     /// Writes an element.

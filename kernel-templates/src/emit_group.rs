@@ -1,10 +1,11 @@
 //! Elements in groups along an axis, [`FOUR`] f32 or [`GROUP`] where halves are among them: loaded and stored by blocks of 16 bytes where access maps
-//! are proven to allow it, and known to the expressions of each element.
+//! are proven to allow it, and known to the expressions of each element. Halves whose lines are of whole blocks of 8 bytes only come in such, [`FOUR`]
+//! at a time.
 
 use crate::asm::{Id, St};
 use crate::dtype::DType;
 use crate::emit_expr::{Emit, Kept, dependencies};
-use crate::expr::{Expr, ExprId, Exprs};
+use crate::expr::{ExprId, Exprs};
 use crate::spec::{Extent, Interface, Store};
 use crate::wide_load::{self, FOUR, GROUP, WideLoad};
 
@@ -15,6 +16,8 @@ pub(crate) struct Groups {
     pub(crate) size: u32,
     axis: usize,
     loads: Vec<(ExprId, WideLoad, DType)>,
+    /// What is the same for all elements of a group though it names the axis: a row's number, a channel's scale.
+    uniform: Vec<ExprId>,
 }
 
 impl Groups {
@@ -27,8 +30,28 @@ impl Groups {
         axis: usize,
     ) -> Option<Groups> {
         let groups = Groups::of_fours((exprs, interface, extents), roots, stores, axis);
-        let groups = groups.or_else(|| Groups::of_halves((exprs, interface, extents), roots, stores, axis));
+        let groups = [GROUP, FOUR].into_iter().fold(groups, |found, size| {
+            found.or_else(|| Groups::of_half_lines((exprs, interface, extents), roots, (stores, &[]), (axis, size)))
+        });
         groups.filter(|g| !g.loads.is_empty() || !stores.is_empty())
+    }
+
+    /// As [`Groups::of`] for groups of so many halves, where the loads that are `known` come from elsewhere.
+    pub(crate) fn of_half_lines(
+        at: (&Exprs, &Interface, &[Extent]),
+        roots: &[ExprId],
+        (stores, known): (&[Store], &[ExprId]),
+        (axis, size): (usize, u32),
+    ) -> Option<Groups> {
+        if !stores.iter().all(|s| wide_load::stores_groups(at, s, (axis, size))) {
+            return None;
+        }
+        // An axis of one group is there for the stores: what does not come in blocks is read element by element.
+        let lone = size == GROUP && at.2[axis] == Extent::Const(GROUP);
+        let depends = dependencies(at.0);
+        let names_axis = |id: ExprId| depends[id.0 as usize] & (1 << axis) != 0 && !known.contains(&id);
+        let loads = wide_load::whole_loads(at, roots, (axis, size), &names_axis, lone)?;
+        Some(Groups::with((at.0, at.2), roots, (axis, size), loads))
     }
 
     fn of_fours(
@@ -41,36 +64,21 @@ impl Groups {
         let whole = stores.iter().all(|s| wide_load::stores_fours(exprs, interface, extents, s, axis));
         let wide =
             |l: wide_load::FourLoad| (l.load, WideLoad { operand: l.operand, index: l.index, guard: None }, DType::F32);
-        whole.then(|| Groups { size: FOUR, axis, loads: loads.into_iter().map(wide).collect() })
+        let loads = loads.into_iter().map(wide).collect();
+        whole.then(|| Groups::with((exprs, extents), roots, (axis, FOUR), loads))
     }
 
-    fn of_halves(
-        (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
+    fn with(
+        at: (&Exprs, &[Extent]),
         roots: &[ExprId],
-        stores: &[Store],
-        axis: usize,
-    ) -> Option<Groups> {
-        if !stores.iter().all(|s| wide_load::stores_blocks(exprs, interface, extents, s, axis)) {
-            return None;
-        }
-        let depends = dependencies(exprs);
-        // An axis of one group is there for the stores: what does not come in blocks is read element by element.
-        let lone = extents[axis] == Extent::Const(GROUP);
-        let mut loads = vec![];
-        for id in exprs.reachable(roots) {
-            let Expr::Load { dtype, .. } = *exprs.get(id) else { continue };
-            if depends[id.0 as usize] & (1 << axis) == 0 {
-                continue;
-            }
-            let float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
-            let found = wide_load::find(exprs, interface, extents, id, axis, dtype).filter(|_| float);
-            match found {
-                Some(load) => loads.push((id, load, dtype)),
-                None if lone => {}
-                None => return None,
-            }
-        }
-        Some(Groups { size: GROUP, axis, loads })
+        (axis, size): (usize, u32),
+        loads: Vec<(ExprId, WideLoad, DType)>,
+    ) -> Groups {
+        let depends = dependencies(at.0);
+        let names_axis = |id: ExprId| depends[id.0 as usize] & (1 << axis) != 0;
+        let wide: Vec<ExprId> = loads.iter().map(|l| l.0).collect();
+        let uniform = wide_load::uniform(at, (roots, &wide), (axis, size), &names_axis);
+        Groups { size, axis, loads, uniform }
     }
 }
 
@@ -78,8 +86,10 @@ impl<'s> Emit<'s> {
     /// A scope for each element of the group that starts at `first` along the axis, like `base`: its coordinate is bound, and what comes by
     /// blocks is known.
     pub(crate) fn group_scopes(&mut self, base: &Kept, groups: &Groups, first: Id) -> Vec<Kept> {
+        let mut uniform: Vec<(ExprId, Id)> = vec![];
         let loaded: Vec<(ExprId, Vec<Id>)> = self.within(base, |cx| {
             cx.bind_axis(groups.axis, first);
+            uniform.extend(groups.uniform.iter().map(|&id| (id, cx.eval(id))));
             groups.loads.iter().map(|&(id, load, dtype)| (id, cx.load_group(load, dtype, groups.size))).collect()
         });
         (0..groups.size)
@@ -88,9 +98,8 @@ impl<'s> Emit<'s> {
                 let at = self.asm.iadd(first, e_id);
                 self.keep_scope(Some(base), |cx| {
                     cx.bind_axis(groups.axis, at);
-                    for (id, values) in &loaded {
-                        cx.preset(*id, values[e as usize]);
-                    }
+                    uniform.iter().for_each(|&(id, value)| cx.preset(id, value));
+                    loaded.iter().for_each(|(id, values)| cx.preset(*id, values[e as usize]));
                 })
             })
             .collect()
@@ -121,18 +130,18 @@ impl<'s> Emit<'s> {
         }
     }
 
-    /// `size` elements by loads of 16 bytes; zeros where their guard is false.
+    /// `size` elements by loads of 16 bytes, or of 8 where that is all; zeros where their guard is false.
     pub(crate) fn load_group(&mut self, load: WideLoad, dtype: DType, size: u32) -> Vec<Id> {
         let index = self.eval(load.index);
-        let per_block = 16 / dtype.size_bytes();
-        let shift = self.asm.u32(per_block.trailing_zeros());
-        let first = self.asm.shr(index, shift);
+        let n_words = block_words(dtype, size);
+        let first = self.first_block(index, dtype, n_words);
         let mut values = vec![];
-        for block in 0..size / per_block {
+        for block in 0..size * dtype.size_bytes() / (4 * n_words) {
             let block = self.asm.u32(block);
             let at = self.asm.iadd(first, block);
-            let block = self.load_operand_block(load.operand, at);
-            for word in [0, 1, 2, 3].map(|i| self.asm.extract(block, i)) {
+            let block = self.load_operand_words(load.operand, at, n_words);
+            for i in 0..n_words {
+                let word = self.asm.extract(block, i);
                 match dtype {
                     DType::F32 => values.push(self.asm.bitcast(St::F32, word)),
                     _ => values.extend(self.asm.unpack_halves(dtype, word)),
@@ -153,14 +162,24 @@ impl<'s> Emit<'s> {
                 rounded.chunks(2).map(|pair| self.asm.pack_halves(dtype, pair[0], pair[1])).collect()
             }
         };
-        let per_block = 16 / dtype.size_bytes();
-        let shift = self.asm.u32(per_block.trailing_zeros());
-        let first = self.asm.shr(index, shift);
-        for (i, block) in (0u32..).zip(words.chunks(4)) {
+        let n_words = block_words(dtype, values.len() as u32);
+        let first = self.first_block(index, dtype, n_words);
+        for (i, block) in (0u32..).zip(words.chunks(n_words as usize)) {
             let i = self.asm.u32(i);
             let at = self.asm.iadd(first, i);
-            let block = self.asm.block_of([block[0], block[1], block[2], block[3]]);
-            self.store_operand_block(operand, at, block);
+            let block = self.asm.words(block);
+            self.store_operand_words(operand, at, (block, n_words));
         }
     }
+
+    /// Number of the block of so many words that starts at an element.
+    fn first_block(&mut self, index: Id, dtype: DType, n_words: u32) -> Id {
+        let shift = self.asm.u32((4 * n_words / dtype.size_bytes()).trailing_zeros());
+        self.asm.shr(index, shift)
+    }
+}
+
+/// Words of the blocks that so many elements come in.
+fn block_words(dtype: DType, size: u32) -> u32 {
+    (size * dtype.size_bytes() / 4).min(4)
 }

@@ -340,18 +340,18 @@ pub struct SortSpec {
     pub len: Extent,
     /// Places that are stored, at most `len`.
     pub kept: Extent,
-    /// Elements that shared memory holds: a power of two, at least `len` and twice `wg`.
+    /// Elements that shared memory holds: a power of two, at least `len` and twice `wg`. Of places that are chosen: `kept` times the most
+    /// elements of an invocation.
     pub capacity: u32,
-    /// A power of two, at least `kept` and at most `capacity`: blocks of so many are sorted, and of each two the first half is kept until
-    /// one is left. At least 16 where it is not all.
-    pub block: u32,
+    /// The places are chosen, the others left unsorted: `kept` is a literal, at most `wg`.
+    pub chosen: bool,
     /// Largest first.
     pub descending: bool,
     /// Value per position: any type but f64.
     pub value: ExprId,
     /// Written per place.
     pub stores: Vec<Store>,
-    /// Invocations of a workgroup, a power of two.
+    /// Invocations of a workgroup, a power of two, at least 4.
     pub wg: u32,
 }
 

@@ -385,8 +385,8 @@ fn sort(s: &SortSpec) -> String {
     let line = Line::new("sort", &s.exprs).word(extents(&s.outer)).word(s.len);
     let line = line.word(if s.descending { "descending" } else { "ascending" });
     let line = line.word(format_args!("c{}", s.capacity)).word(format_args!("wg{}", s.wg));
-    let whole = s.kept == s.len && s.block == s.capacity;
-    let line = if whole { line } else { line.word(format_args!("first {} b{}", s.kept, s.block)) };
+    let line = if s.kept == s.len { line } else { line.word(format_args!("first {}", s.kept)) };
+    let line = if s.chosen { line.word("chosen") } else { line };
     line.value("value", s.value).stores("", &s.stores).finish(&s.interface)
 }
 

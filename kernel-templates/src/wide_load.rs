@@ -5,6 +5,7 @@ use crate::dtype::{DType, Storage, Ty};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
 use crate::spec::{Extent, Interface, Store};
+use std::collections::BTreeSet;
 
 /// Halves in a block of 16 bytes.
 pub(crate) const GROUP: u32 = 8;
@@ -12,12 +13,12 @@ pub(crate) const GROUP: u32 = 8;
 /// f32 in a block of 16 bytes.
 pub(crate) const FOUR: u32 = 4;
 
-/// Elements by one load: `guard ? operand[index ‥ index + GROUP] : zeros`.
+/// Elements by one load: `guard ? operand[index ‥ index + size] : zeros`, of [`GROUP`] elements or of [`FOUR`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WideLoad {
     /// Operand.
     pub(crate) operand: u16,
-    /// Index of the first element, a multiple of [`GROUP`].
+    /// Index of the first element, a multiple of their number.
     pub(crate) index: ExprId,
     /// Where it is false, the elements are zero.
     pub(crate) guard: Option<ExprId>,
@@ -49,7 +50,7 @@ impl Run {
     const UNIFORM: Run = Run { slope: 0, align: 1 };
 }
 
-/// The one load of a group along `axis`, if there is one. The extent of the axis must be a multiple of [`GROUP`].
+/// The one load of [`GROUP`] elements along `axis`, if there is one. The extent of the axis must be a multiple of that.
 pub(crate) fn find(
     exprs: &Exprs,
     interface: &Interface,
@@ -59,9 +60,17 @@ pub(crate) fn find(
     elem: DType,
 ) -> Option<WideLoad> {
     let whole = matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(GROUP));
-    if !whole {
-        return None;
-    }
+    let runs = whole.then(|| infer(exprs, extents, axis, GROUP))?;
+    find_run((exprs, interface), &runs, root, elem, GROUP)
+}
+
+fn find_run(
+    (exprs, interface): (&Exprs, &Interface),
+    runs: &[Option<Run>],
+    root: ExprId,
+    elem: DType,
+    group: u32,
+) -> Option<WideLoad> {
     let (load, guard) = match *exprs.get(root) {
         Expr::Select(guard, value, other) if is_zero(exprs, other) => (value, Some(guard)),
         _ => (root, None),
@@ -71,9 +80,8 @@ pub(crate) fn find(
     if dtype != elem || held.storage != Storage::Native {
         return None;
     }
-    let runs = infer(exprs, extents, axis, GROUP);
     let of = |id: ExprId| runs[id.0 as usize];
-    let consecutive = of(index[0]).is_some_and(|r| r.slope == 1 && r.align % i64::from(GROUP) == 0);
+    let consecutive = of(index[0]).is_some_and(|r| r.slope == 1 && r.align % i64::from(group) == 0);
     let guarded = guard.is_none_or(|g| of(g).is_some_and(|r| r.slope == 0));
     (consecutive && guarded).then_some(WideLoad { operand, index: index[0], guard })
 }
@@ -93,6 +101,58 @@ pub(crate) fn blocks(
         Some((id, load, dtype))
     };
     exprs.reachable(roots).into_iter().filter_map(one).collect()
+}
+
+/// The loads below `roots` of whole groups of so many elements along `axis`; none where others are found there that change along the axis, but
+/// for an axis that is `lone`: one group, there for the stores.
+pub(crate) fn whole_loads(
+    (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
+    roots: &[ExprId],
+    (axis, group): (usize, u32),
+    names_axis: &dyn Fn(ExprId) -> bool,
+    lone: bool,
+) -> Option<Vec<(ExprId, WideLoad, DType)>> {
+    if !matches!(extents[axis], Extent::Const(n) if n.is_multiple_of(group)) {
+        return None;
+    }
+    let runs = infer(exprs, extents, axis, group);
+    let mut loads = vec![];
+    for id in exprs.reachable(roots) {
+        let Expr::Load { dtype, .. } = *exprs.get(id) else { continue };
+        if !names_axis(id) {
+            continue;
+        }
+        let float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
+        match find_run((exprs, interface), &runs, id, dtype, group).filter(|_| float) {
+            Some(load) => loads.push((id, load, dtype)),
+            None if lone || runs[id.0 as usize].is_some_and(|r| r.slope == 0) => {}
+            None => return None,
+        }
+    }
+    Some(loads)
+}
+
+/// The outermost nodes below `roots` and outside `loads` that are the same throughout a group though they name the axis.
+pub(crate) fn uniform(
+    (exprs, extents): (&Exprs, &[Extent]),
+    (roots, loads): (&[ExprId], &[ExprId]),
+    (axis, group): (usize, u32),
+    names_axis: &dyn Fn(ExprId) -> bool,
+) -> Vec<ExprId> {
+    let runs = infer(exprs, extents, axis, group);
+    let (mut open, mut seen) = (roots.to_vec(), BTreeSet::new());
+    let mut found = vec![];
+    while let Some(id) = open.pop() {
+        if !names_axis(id) || loads.contains(&id) || !seen.insert(id) {
+            continue;
+        }
+        match runs[id.0 as usize] {
+            Some(r) if r.slope == 0 => found.push(id),
+            _ => open.extend(exprs.operands(id)),
+        }
+    }
+    found.sort_unstable();
+    found
 }
 
 /// The loads below `roots` that fetch four elements at once along `axis`; none where other f32 are found there that change along the axis, or
@@ -144,9 +204,18 @@ pub(crate) fn stores_blocks(
     store: &Store,
     axis: usize,
 ) -> bool {
+    stores_groups((exprs, interface, extents), store, (axis, GROUP))
+}
+
+/// As [`stores_blocks`], of groups of so many elements.
+pub(crate) fn stores_groups(
+    (exprs, interface, extents): (&Exprs, &Interface, &[Extent]),
+    store: &Store,
+    (axis, group): (usize, u32),
+) -> bool {
     let held = &interface.operands[usize::from(store.operand)];
     let fits = matches!(held.dtype, DType::F16 | DType::BF16 | DType::F32) && held.storage == Storage::Native;
-    fits && fills(exprs, extents, store, axis, GROUP)
+    fits && fills(exprs, extents, store, axis, group)
 }
 
 fn fills(exprs: &Exprs, extents: &[Extent], store: &Store, axis: usize, group: u32) -> bool {

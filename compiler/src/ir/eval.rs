@@ -365,6 +365,7 @@ fn dispatch(
         Op::Softmax { dim, log } => vec![rows::softmax(args[0], *dim, *log)],
         Op::Norm { dims, eps, rms } => vec![rows::norm(args[0], dims, *eps, *rms)],
         Op::Variance { dims, correction } => vec![rows::variance(args[0], dims, *correction)],
+        Op::Moments { each, eps } => vec![rows::moments(args[0], *each, *eps)],
         Op::Matmul => vec![matmul::matmul(args[0], args[1], shape)],
         Op::Conv { window, groups } => vec![conv::conv(args[0], args[1], window, *groups as usize, shape)],
         Op::ConvTranspose { window, groups, .. } => {

@@ -84,6 +84,7 @@ pub fn infer(op: &Op, inputs: &[&TensorType]) -> Result<Vec<TensorType>, InferEr
             one(inputs[0].clone())
         }
         Op::Variance { dims, .. } => infer_reduce(inputs[0], Combine::Sum, dims, inputs[0].dtype),
+        Op::Moments { each, .. } => infer_moments(inputs[0], each.is_some()),
         Op::Matmul => infer_matmul(inputs[0], inputs[1]),
         Op::Conv { window, groups } => infer_conv(inputs[0], inputs[1], window, *groups),
         Op::ConvTranspose { window, groups, output_padding } => {
@@ -194,6 +195,7 @@ fn check_operand_count(op: &Op, got: usize) -> Result<(), InferError> {
         | Op::Softmax { .. }
         | Op::Norm { .. }
         | Op::Variance { .. }
+        | Op::Moments { .. }
         | Op::Pool { .. }
         | Op::Scan { .. }
         | Op::Sort { .. } => 1,
@@ -258,6 +260,16 @@ fn infer_reduce(x: &TensorType, combine: Combine, dims: &[usize], dtype: DType) 
         out.shape[d] = Dim::from(1);
     }
     Ok(vec![out])
+}
+
+fn infer_moments(x: &TensorType, of_pairs: bool) -> Result<Vec<TensorType>, InferError> {
+    let kept = x.rank().checked_sub(1 + usize::from(of_pairs));
+    let Some(kept) = kept.filter(|_| !of_pairs || x.shape[x.rank() - 1].is(2)) else {
+        return shape_err(format!("moments of {x}"));
+    };
+    let dtype = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let shape = x.shape[..kept].iter().cloned().chain([Dim::from(2)]).collect();
+    Ok(vec![TensorType::new(dtype, shape)])
 }
 
 fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {

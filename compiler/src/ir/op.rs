@@ -152,6 +152,14 @@ pub enum Op {
         /// Subtracted from the count.
         correction: f64,
     },
+    /// `x[…,n] → […,2]`: mean, and `Σ(x − mean)²`, in f32 (f64 for f64). Or those of all elements that pairs `x[…,n,2]` stand for, each for the
+    /// same number.
+    Moments {
+        /// Elements behind each pair; none where the input's elements are meant.
+        each: Option<i64>,
+        /// The second of the result is `1 / √(var + eps)` instead, with the biased variance.
+        eps: Option<f64>,
+    },
     /// `a[b…,m,k], b[b…,k,n] → [b…,m,n]`, batch dimensions equal or 1 (broadcast). Accumulates in f32 (f64, i32, i64).
     Matmul,
     /// `x[n,c,s…], w[o,c/g,k…] → [n,o,s'…]`, 1–3 spatial dimensions, no bias.
@@ -272,6 +280,7 @@ impl Op {
             | Op::Softmax { .. }
             | Op::Norm { .. }
             | Op::Variance { .. }
+            | Op::Moments { .. }
             | Op::Matmul
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }

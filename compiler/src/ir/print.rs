@@ -279,6 +279,7 @@ pub fn op_word(op: &Op) -> &'static str {
         Op::Softmax { .. } => "softmax",
         Op::Norm { .. } => "norm",
         Op::Variance { .. } => "variance",
+        Op::Moments { .. } => "moments",
         Op::Matmul => "matmul",
         Op::Conv { .. } => "conv",
         Op::ConvTranspose { .. } => "conv_transpose",
@@ -373,6 +374,10 @@ fn attributes(op: &Op) -> Vec<String> {
         }
         Op::Variance { dims, correction } => {
             vec![list("dims", dims), format!("correction={}", float_text(*correction))]
+        }
+        Op::Moments { each, eps } => {
+            let eps = eps.map(|eps| format!("eps={}", float_text(eps)));
+            [each.map(|n| format!("each={n}")), eps].into_iter().flatten().collect()
         }
         Op::Conv { window, groups } => [window_text(window), vec![format!("groups={groups}")]].concat(),
         Op::ConvTranspose { window, groups, output_padding } => {

@@ -236,6 +236,7 @@ fn check_attributes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
             if distinct.len() == dims.len() { Ok(()) } else { Err(format!("dimensions {dims:?} repeat")) }
         }
         Op::Softmax { .. }
+        | Op::Moments { .. }
         | Op::Attention { .. }
         | Op::AttentionParts { .. }
         | Op::Recurrent { .. }

@@ -28,7 +28,7 @@
 //! A kernel of rows gives a row to one workgroup. A row of millions of elements (a group norm over an image or a waveform, a sum over
 //! everything) then keeps the device waiting for one of its units. Here sums, products, maxima, minima and their places become two reductions, and
 //! norms, variances and softmax are spelt out over such reductions and maps: the same formulas as in the row kernel, variances about the
-//! mean, chunks combined in a fixed order. What does not divide into chunks is padded with the value that changes nothing.
+//! mean, chunks combined in a fixed order. Chunks of one length give mean and squares at once, so that a norm reads its input twice. What does not divide into chunks is padded with the value that changes nothing.
 //!
 //! The rule looks at sizes ([`MIN_LEN`], [`MAX_ROWS`]) and, on GPUs, at the number of units: there, fewer rows than two a unit are few, and
 //! chunks are as long as a workgroup holds in registers. Rows of symbolic length stay whole, with a reason in the decision log.
@@ -225,6 +225,25 @@ fn accumulator(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
+/// Mean, and `Σ (x − mean)²` or with `eps` the factor of a norm, of each row: from those of its chunks, for which the input is read once. None
+/// where chunks differ in length.
+fn moments(p: &mut Patch<'_>, rows: &Rows, x: Ref, eps: Option<f64>) -> Option<[Ref; 2]> {
+    if rows.len % rows.chunk != 0 {
+        return None;
+    }
+    let ones = |(d, n): (usize, Dim)| if rows.dims.contains(&d) { Dim::from(1) } else { n };
+    let shape: Vec<Dim> = p.ty(x).shape.iter().cloned().enumerate().map(ones).collect();
+    let chunks = rows.cut(p, x, Combine::Sum)?;
+    let of_chunks = p.add(Op::Moments { each: None, eps: None }, &[chunks])?;
+    let of_rows = p.add(Op::Moments { each: Some(rows.chunk), eps }, &[of_chunks])?;
+    let mut part = |start: i64| {
+        let slice = Op::Slice { dim: 1, start: Dim::from(start), len: Dim::from(1), step: 1 };
+        let column = p.add(slice, &[of_rows])?;
+        p.reshape(column, shape.clone())
+    };
+    Some([part(0)?, part(1)?])
+}
+
 /// `Σ x / n`.
 fn mean(p: &mut Patch<'_>, rows: &Rows, x: Ref, acc: DType) -> Option<Ref> {
     let total = rows.reduce(p, x, Combine::Sum, acc)?;
@@ -246,14 +265,21 @@ fn squares(p: &mut Patch<'_>, rows: &Rows, x: Ref, mean: Option<Ref>, acc: DType
 
 fn norm(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, eps: f64, rms: bool) -> Option<Ref> {
     let acc = accumulator(out.dtype);
-    let mean = if rms { None } else { Some(mean(p, rows, x, acc)?) };
-    let total = squares(p, rows, x, mean, acc)?;
-    let scale = map(p, &[total], acc, |e, ty, a| {
-        let (n, eps) = (e.lit(ty, rows.len as f64), e.lit(ty, eps));
-        let variance = e.bin(Binary::Div, a[0], n);
-        let shifted = e.bin(Binary::Add, variance, eps);
-        e.un(Unary::Rsqrt, shifted)
-    });
+    let at_once = if rms { None } else { moments(p, rows, x, Some(eps)) };
+    let (mean, scale) = match at_once {
+        Some([mean, scale]) => (Some(mean), scale),
+        None => {
+            let mean = if rms { None } else { Some(mean(p, rows, x, acc)?) };
+            let total = squares(p, rows, x, mean, acc)?;
+            let scale = map(p, &[total], acc, |e, ty, a| {
+                let (n, eps) = (e.lit(ty, rows.len as f64), e.lit(ty, eps));
+                let variance = e.bin(Binary::Div, a[0], n);
+                let shifted = e.bin(Binary::Add, variance, eps);
+                e.un(Unary::Rsqrt, shifted)
+            });
+            (mean, scale)
+        }
+    };
     let inputs: Vec<Ref> = [x, scale].into_iter().chain(mean).collect();
     Some(map(p, &inputs, out.dtype, |e, _, a| {
         let d = a.get(2).map_or(a[0], |&mean| e.bin(Binary::Sub, a[0], mean));
@@ -263,8 +289,13 @@ fn norm(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, eps: f64, rms: 
 
 fn variance(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, correction: f64) -> Option<Ref> {
     let acc = accumulator(out.dtype);
-    let mean = mean(p, rows, x, acc)?;
-    let total = squares(p, rows, x, Some(mean), acc)?;
+    let total = match moments(p, rows, x, None) {
+        Some([_, total]) => total,
+        None => {
+            let mean = mean(p, rows, x, acc)?;
+            squares(p, rows, x, Some(mean), acc)?
+        }
+    };
     Some(map(p, &[total], out.dtype, |e, ty, a| {
         let n = e.lit(ty, (rows.len as f64 - correction).max(0.0));
         e.bin(Binary::Div, a[0], n)

@@ -124,7 +124,7 @@ fn iterations(spec: &KernelSpec) -> u64 {
         }
         KernelSpec::Recurrent(s) => tile::recurrent_iterations(product(std::slice::from_ref(&s.steps)), s.hidden, s.wg),
         KernelSpec::Scatter(s) => product(&s.inner),
-        KernelSpec::Sort(s) => sort::iterations(s.capacity, s.wg),
+        KernelSpec::Sort(s) => sort::iterations(s),
         KernelSpec::Map(_) | KernelSpec::Fft(_) => 0,
     }
 }

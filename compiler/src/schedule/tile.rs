@@ -84,10 +84,14 @@ pub fn map_turned(device: &DeviceProfile, elems: f64, spec: &MapSpec) -> Option<
     let few = device.rates.cpu || elems < f64::from(device.rates.n_units) * 1024.0;
     let wg = PORTABLE_WG.min(device.limits.max_workgroup_invocations);
     let axis = map::turned_axis(spec).filter(|_| !few && wg.is_multiple_of(TURNED_SIDE))?;
+    let of_halves = Turned { axis, side: 2 * TURNED_SIDE };
+    if map::turned_in_groups(&MapSpec { wg, ..spec.clone() }, of_halves) {
+        return Some((of_halves, wg));
+    }
     Some((Turned { axis, side: TURNED_SIDE }, wg))
 }
 
-/// Side of a tile: neighbours read and write lines of 128 bytes of f32.
+/// Side of a tile: neighbours read and write lines of 128 bytes of f32, or of twice as many halves.
 const TURNED_SIDE: u32 = 32;
 
 /// Nodes of an expression that is laid out for every element of a group.
@@ -157,12 +161,37 @@ pub fn sort(device: &DeviceProfile, longest: i64, ty: Ty) -> Option<(u32, u32)> 
     fits.then(|| (capacity, (capacity / 8).clamp(16, most)))
 }
 
-/// Elements of a block of a sort of which only so many places are wanted: all, unless that saves most of the work. Symbolic numbers have
-/// their largest value.
-pub fn sort_block(capacity: u32, kept: i64) -> u32 {
-    let block = u32::try_from(kept).map_or(capacity, |kept| kept.clamp(16, 1 << 20).next_power_of_two());
-    if block * 4 <= capacity { block } else { capacity }
+/// Elements that the list of a choice holds, and workgroup size, where so many first places of lines of at most so many elements are chosen without
+/// sorting the others; none where that does not pay, or does not fit. Symbolic numbers have their largest value.
+pub fn first_places(device: &DeviceProfile, n_lines: f64, (longest, kept): (i64, i64), ty: Ty) -> Option<(u32, u32)> {
+    let longest = u32::try_from(longest).ok().filter(|&n| n < 1 << 20 && ty != Ty::F64)?;
+    let kept = u32::try_from(kept).ok().filter(|&n| (1..1 << 10).contains(&n))?;
+    let limits = &device.limits;
+    let loops = limits.max_loop_iterations.map_or(u64::MAX, u64::from);
+    // A line that cannot be sorted at once is better chosen from by many than counted through.
+    let most =
+        if sort(device, longest.into(), ty).is_some() { 512 } else { 1024 }.min(limits.max_workgroup_invocations);
+    let own = |wg: u32| longest.div_ceil(wg);
+    let fits = |wg: u32| {
+        let capacity = kept.checked_mul(own(wg)).filter(|n| *n < 1 << 20)?;
+        let iterations = sort::choice_iterations(capacity, own(wg), wg);
+        let held = sort::choice_bytes(ty, capacity, wg) <= limits.shared_bytes_per_workgroup;
+        (held && iterations <= loops).then_some((capacity, wg))
+    };
+    // Twice as many bests as places leave few elements up to the limit; and each is compared with all of them.
+    let least = (2 * kept).next_power_of_two().max(LEAST_BESTS);
+    let resident = f64::from(device.rates.n_units) * 1024.0;
+    let sizes = std::iter::successors(Some(least), |wg| Some(wg * 2)).take_while(|&wg| wg <= most && 2 * wg <= longest);
+    let fitting: Vec<(u32, u32)> = sizes.filter_map(fits).collect();
+    let idle = |wg: u32| !device.rates.cpu && n_lines * f64::from(wg) < resident && own(wg) > LONG_TURN;
+    fitting.iter().find(|(_, wg)| !idle(*wg)).or(fitting.last()).copied()
 }
+
+/// Invocations of a choice, at least.
+const LEAST_BESTS: u32 = 64;
+
+/// Elements that an invocation may look through while others have nothing to do.
+const LONG_TURN: u32 = 16;
 
 /// Counting ranks of so few elements takes less than the barriers of a network.
 const SHORT_SORT: u32 = 96;
@@ -361,6 +390,13 @@ pub(crate) mod tests {
         assert_eq!(sort(&device("h200"), 2880, Ty::F32), Some((4096, 512)));
         assert_eq!(sort(&device("h200"), 4097, Ty::F32), None, "64 KiB");
         assert_eq!(sort(&device("h200"), 40, Ty::F32), None, "ranks are cheaper");
+        let first = |name, lines, line| first_places(&device(name), lines, line, Ty::F32);
+        assert_eq!(first("h200", 9216.0, (2880, 30)), Some((30 * 45, 64)));
+        assert_eq!(first("h200", 1.0, (8400, 300)), Some((300 * 9, 1024)), "a line that cannot be sorted at once");
+        assert_eq!(first("h200", 1.0, (2000, 5)), Some((5 * 16, 128)), "one line, by as many as have something to do");
+        assert_eq!(first("h200", 9216.0, (2880, 2880)), None, "that is a sort");
+        assert_eq!(first("h200", 9216.0, (100, 30)), None, "shorter than twice the bests");
+        assert_eq!(first("lavapipe", 10.0, (2880, 30)), Some((30 * 45, 64)));
         assert_eq!(sort(&device("lavapipe"), 2880, Ty::F64), None, "no key");
     }
 

@@ -241,8 +241,13 @@ impl Asm {
 
     /// A block of four words.
     pub(crate) fn block_of(&mut self, words: [Id; 4]) -> Id {
-        let ty = self.type_vector(St::U32, 4);
-        self.push(Op::CompositeConstruct, ty, words.map(Operand::IdRef).to_vec())
+        self.words(&words)
+    }
+
+    /// Words as a vector.
+    pub(crate) fn words(&mut self, words: &[Id]) -> Id {
+        let ty = self.type_vector(St::U32, words.len() as u32);
+        self.push(Op::CompositeConstruct, ty, words.iter().map(|&w| Operand::IdRef(w)).collect())
     }
 
     /// An f32 as [`Asm::pack_halves`] may take it: where packing rounds by itself, it is left alone.

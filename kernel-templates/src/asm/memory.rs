@@ -5,7 +5,7 @@ use super::{Asm, Id, St};
 use crate::dtype::Storage;
 use crate::spec::{Interface, InterfaceForm, Operand as SpecOperand};
 use rspirv::dr::Operand;
-use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op, StorageClass};
+use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op, Scope, StorageClass};
 use std::collections::BTreeMap;
 
 /// Where an operand's bytes start.
@@ -28,8 +28,8 @@ struct BufferRef {
 /// The operands of a kernel, ready for loads and stores.
 pub(crate) struct Buffers {
     operands: Vec<BufferRef>,
-    /// Bindings form: the variables through which operands are used by whole blocks, as they are needed.
-    block_views: BTreeMap<u16, Id>,
+    /// Bindings form: the variables through which operands are used by whole blocks of so many words, as they are needed.
+    block_views: BTreeMap<(u16, u32), Id>,
     symbols: Option<BufferRef>,
 }
 
@@ -178,16 +178,27 @@ impl Asm {
 
     /// 16 bytes of an operand, as four words: block `index` from its start.
     pub(crate) fn load_operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {
-        let words = self.type_vector(St::U32, 4);
-        let at = self.operand_block(buffers, operand, index);
-        self.load_raw(at, words, 16)
+        self.load_operand_words(buffers, operand, index, 4)
     }
 
-    /// Writes 16 bytes of an operand.
-    pub(crate) fn store_operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id, value: Id) {
-        let at = self.operand_block(buffers, operand, index);
+    /// As [`Asm::load_operand_block`], of blocks of two or four words.
+    pub(crate) fn load_operand_words(&mut self, buffers: &mut Buffers, operand: u16, index: Id, n_words: u32) -> Id {
+        let words = self.type_vector(St::U32, n_words);
+        let at = self.operand_block(buffers, (operand, n_words), index);
+        self.load_raw(at, words, 4 * n_words)
+    }
+
+    /// Writes a block of so many words of an operand.
+    pub(crate) fn store_operand_words(
+        &mut self,
+        buffers: &mut Buffers,
+        operand: u16,
+        index: Id,
+        (value, n_words): (Id, u32),
+    ) {
+        let at = self.operand_block(buffers, (operand, n_words), index);
         let mut operands = vec![Operand::IdRef(at), Operand::IdRef(value)];
-        operands.extend(self.alignment(16));
+        operands.extend(self.alignment(4 * n_words));
         self.push_void(Op::Store, operands);
     }
 
@@ -220,15 +231,15 @@ impl Asm {
         self.load_raw(at, words, 16)
     }
 
-    fn operand_block(&mut self, buffers: &mut Buffers, operand: u16, index: Id) -> Id {
-        let words = self.type_vector(St::U32, 4);
-        let block = self.type_block(words, 16);
+    fn operand_block(&mut self, buffers: &mut Buffers, (operand, n_words): (u16, u32), index: Id) -> Id {
+        let words = self.type_vector(St::U32, n_words);
+        let block = self.type_block(words, 4 * n_words);
         let place = match buffers.operands[usize::from(operand)].place {
             address @ Place::Address(_) => address,
             Place::Variable(_) => {
-                let known = buffers.block_views.get(&operand).copied();
+                let known = buffers.block_views.get(&(operand, n_words)).copied();
                 let var = known.unwrap_or_else(|| self.bound_variable(operand.into(), block));
-                buffers.block_views.insert(operand, var);
+                buffers.block_views.insert((operand, n_words), var);
                 Place::Variable(var)
             }
         };
@@ -285,6 +296,19 @@ impl Asm {
         debug_assert_eq!(self.st(value), array.st, "shared element type");
         let at = self.shared_pointer(array, index);
         self.push_void(Op::Store, vec![Operand::IdRef(at), Operand::IdRef(value)]);
+    }
+
+    /// Adds to a word of a workgroup array; what it was before. Between two barriers, the order of such additions is any.
+    pub(crate) fn add_shared(&mut self, array: Shared, index: Id, value: Id) -> Id {
+        let at = self.shared_pointer(array, index);
+        let (scope, relaxed) = (self.u32(Scope::Workgroup as u32), self.u32(0));
+        let operands = vec![
+            Operand::IdRef(at),
+            Operand::IdScope(scope),
+            Operand::IdMemorySemantics(relaxed),
+            Operand::IdRef(value),
+        ];
+        self.push(Op::AtomicIAdd, array.element, operands)
     }
 
     /// Switches to the Vulkan memory model, which cooperative matrices demand.

@@ -57,6 +57,13 @@ impl Asm {
         self.scale_by_pow2(value, n)
     }
 
+    /// f32: eˣ by the device's power of two, for what is then rounded to a half type: the error grows with |x|, to some 10⁻⁶ of the result at the ends
+    /// of f16's range.
+    pub(crate) fn exp_coarse(&mut self, x: Id) -> Id {
+        let scaled = self.mul_const(x, LOG2_E);
+        self.glsl(Glsl::Exp2, scaled)
+    }
+
     /// 2ˣ.
     pub(super) fn exp2(&mut self, x: Id) -> Id {
         let limit = self.by_type(x, 160.0, 1100.0);

@@ -14,7 +14,7 @@
 
 mod turned;
 
-pub use turned::turned_axis;
+pub use turned::{turned_axis, turned_in_groups};
 
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::emit_expr::{Emit, Kept};

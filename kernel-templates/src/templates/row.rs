@@ -79,7 +79,13 @@ pub fn build(spec: &RowSpec, target: Target) -> Result<Kernel, BuildError> {
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
+    let stores: Vec<Store> = spec.row_stores.iter().chain(&spec.element_stores).copied().collect();
+    cx.round_stages_coarsely(&stores, &spec.stages, &spec.interface);
     let mut walk = if spec.threads_per_row == 1 { Walk::alone(&mut cx, spec) } else { Walk::shared(&mut cx, spec) };
+    if spec.threads_per_row > 1 {
+        // What a row's stores read is on its way while the row is reduced: a short row would wait for memory twice.
+        cx.hoist(&roots_of(&spec.row_stores), true);
+    }
     for group in pass_groups(spec) {
         walk.pass(&mut cx, spec, group);
     }
@@ -111,6 +117,10 @@ fn check(spec: &RowSpec) -> Result<(), BuildError> {
     let outer = &axes[..spec.outer.len()];
     check.stores(Scope { what: "row", axes: outer, args: &args }, &spec.row_stores)?;
     check.stores(Scope { what: "row", axes: &axes, args: &args }, &spec.element_stores)
+}
+
+fn roots_of(stores: &[Store]) -> Vec<ExprId> {
+    stores.iter().flat_map(|s| [Some(s.index), Some(s.value), s.guard]).flatten().collect()
 }
 
 /// Consecutive stages none of which uses another's result: they share a pass over the row.
@@ -156,7 +166,7 @@ enum Walk {
         /// The lane's elements, where they are held.
         held: Option<Held>,
         /// Else, elements of a lane in a block of the row, and how they come in groups.
-        blocks: Option<Pieces>,
+        blocks: Option<Box<Pieces>>,
     },
 }
 
@@ -191,7 +201,7 @@ impl Walk {
         let total = cx.product(&spec.inner);
         let (held, blocks) = hold(spec);
         let held = held.map(|pieces| Held::load(cx, spec, None, (lane, total), pieces));
-        Walk::Shared { lane, first_slot, threads, valid, total, arrays, held, blocks }
+        Walk::Shared { lane, first_slot, threads, valid, total, arrays, held, blocks: blocks.map(Box::new) }
     }
 
     /// Visits the positions of this invocation: `body(position, carried)` with the inner axes bound.
@@ -236,7 +246,7 @@ impl Walk {
         let Walk::Shared { lane, total, threads, blocks: Some(pieces), .. } = self else { return None };
         let (zero, step) = (cx.asm.u32(0), cx.asm.u32(threads * pieces.0));
         Some(cx.loop_step((zero, *total, step), initial, |cx, start, carried| {
-            let held = Held::load(cx, spec, Some(start), (*lane, *total), pieces.clone());
+            let held = Held::load(cx, spec, Some(start), (*lane, *total), Pieces::clone(pieces));
             visit(cx, held, carried)
         }))
     }
@@ -343,11 +353,7 @@ impl Walk {
             });
             return;
         }
-        let mut roots: Vec<ExprId> = vec![];
-        for s in &spec.element_stores {
-            roots.extend([s.index, s.value]);
-            roots.extend(s.guard);
-        }
+        let roots = roots_of(&spec.element_stores);
         let valid = if let Walk::Shared { valid, .. } = self { Some(*valid) } else { None };
         let mut all = |cx: &mut Emit<'_>| {
             self.positions(cx, spec, &roots, &[], &mut |cx, _, _| {

@@ -3,16 +3,17 @@
 //! ```text
 //! parallel for line in outer (a workgroup each):
 //!     key[i], from[i] = order(value(line, i)), i        for i in 0..capacity; beyond len: after everything
-//!     bitonic network over (key, from), up to blocks of `block`, every other one downwards
-//!     while there are two blocks:
-//!         of each two the first `block` elements, which one comparison each tells; they are sorted again
+//!     bitonic network over (key, from)
 //!     for p in 0..kept: stores(line, p, value(line, from[p]), from[p])
 //! ```
 //!
 //! Three distances of the network at a time are done on eight elements in registers, so that shared memory is passed through a third as often.
 //!
 //! Keys are integers whose order is that of the values: −0 and +0 have one key, NaN the largest. Equal keys are ordered by where they come from,
-//! so that the network, which is not stable by itself, gives the one stable order. Traffic: each input twice, each output once.
+//! so that the network, which is not stable by itself, gives the one stable order. Traffic: each input twice, each output once. A few
+//! first places are chosen without sorting the others (`choice.rs`).
+
+mod choice;
 
 use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
@@ -34,7 +35,8 @@ use std::cmp::Ordering;
 pub fn constraints(spec: &SortSpec, limits: &Limits) -> Result<(), Reject> {
     common_limits(&spec.interface, &spec.exprs, spec.wg, limits)?;
     index_space(&spec.outer)?;
-    let need = shared_bytes(spec.exprs.ty(spec.value), spec.capacity);
+    let (ty, capacity) = (spec.exprs.ty(spec.value), spec.capacity);
+    let need = if spec.chosen { choice_bytes(ty, capacity, spec.wg) } else { shared_bytes(ty, capacity) };
     if need > limits.shared_bytes { Err(Reject::Shared { need, limit: limits.shared_bytes }) } else { Ok(()) }
 }
 
@@ -43,8 +45,23 @@ pub fn shared_bytes(ty: Ty, capacity: u32) -> u32 {
     capacity * (key_type(ty).size_bytes() + 4)
 }
 
-/// Loop iterations of an invocation: of the network, and of the passes before and after it.
-pub fn iterations(capacity: u32, wg: u32) -> u64 {
+/// Shared memory of a choice whose list holds so many elements.
+pub fn choice_bytes(ty: Ty, capacity: u32, wg: u32) -> u32 {
+    let (elements, words) = choice::beside_list(wg);
+    shared_bytes(ty, capacity + elements) + 4 * words
+}
+
+/// Loop iterations of an invocation that has so many elements of a choice whose list holds `capacity`.
+pub fn choice_iterations(capacity: u32, own: u32, wg: u32) -> u64 {
+    choice::iterations(capacity, own, wg)
+}
+
+/// Loop iterations of an invocation: of the choice, or of the network and the passes before and after it.
+pub fn iterations(spec: &SortSpec) -> u64 {
+    let (capacity, wg) = (spec.capacity, spec.wg);
+    if spec.chosen {
+        return choice::iterations(capacity, choice::own(spec), wg);
+    }
     let (levels, own) = (u64::from(capacity.trailing_zeros()), u64::from(capacity / wg));
     levels + levels * (levels + 1) / 2 * (1 + own.div_ceil(2)) + 2 * own
 }
@@ -82,6 +99,11 @@ pub fn build(spec: &SortSpec, target: Target) -> Result<Kernel, BuildError> {
     // An empty line has no last element to stand in for those beyond its end.
     let empty = cx.asm.ieq(len, zero);
     let some = cx.asm.lnot(empty);
+    let lines = Grid::linear(vec![GridFactor { extents: spec.outer.clone(), divisor: 1 }]);
+    if spec.chosen {
+        choice::emit(&mut cx, spec, (len, some));
+        return Ok(kernel(cx, lines));
+    }
     let line = Line {
         keys: cx.asm.shared_array(key_type(spec.exprs.ty(spec.value)), spec.capacity),
         from: cx.asm.shared_array(St::U32, spec.capacity),
@@ -92,10 +114,8 @@ pub fn build(spec: &SortSpec, target: Target) -> Result<Kernel, BuildError> {
     });
     cx.asm.barrier();
     network(&mut cx, spec, &line);
-    halvings(&mut cx, spec, &line);
     store_sorted(&mut cx, spec, &line);
-    let lines = GridFactor { extents: spec.outer.clone(), divisor: 1 };
-    Ok(kernel(cx, Grid::linear(vec![lines])))
+    Ok(kernel(cx, lines))
 }
 
 fn roots(spec: &SortSpec) -> Vec<ExprId> {
@@ -112,14 +132,16 @@ fn load_keys(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, len: Id) {
         cx.bind_axis(spec.outer.len(), at);
         let value = cx.eval(spec.value);
         let key = key(cx, spec, value);
-        let after_all = match cx.asm.st(key) {
-            St::U64 => cx.asm.int(St::U64, i64::MAX),
-            _ => cx.asm.u32(u32::MAX),
-        };
+        let after_all = key_after_all(cx, cx.asm.st(key));
         let key = cx.asm.select(inside, key, after_all);
         line.put(cx, i, (key, i));
         vec![]
     });
+}
+
+/// A key that none comes after.
+fn key_after_all(cx: &mut Emit<'_>, keys: St) -> Id {
+    if keys == St::U64 { cx.asm.int(keys, i64::MAX) } else { cx.asm.u32(u32::MAX) }
 }
 
 /// An integer that is smaller the earlier the value comes: unsigned words, or signed 64-bit integers.
@@ -174,84 +196,30 @@ impl Line {
     }
 }
 
-/// All comparators of a bitonic network up to blocks: those of one or of three distances between two barriers.
+/// All comparators of a bitonic network: those of one or of three distances between two barriers.
 fn network(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
-    let levels = cx.asm.u32(spec.block.trailing_zeros());
-    let (one, two, elements) = (cx.asm.u32(1), cx.asm.u32(2), cx.asm.u32(spec.capacity));
+    let levels = cx.asm.u32(spec.capacity.trailing_zeros());
+    let (one, two) = (cx.asm.u32(1), cx.asm.u32(2));
     cx.loop_n(levels, &[], |cx, level, _| {
         let block = cx.asm.shl(two, level);
         let steps = cx.asm.iadd(level, one);
-        sort_bitonic(cx, spec, line, &Blocks { block, steps, elements, stride: None });
+        sort_bitonic(cx, spec, line, (block, steps));
         vec![]
     });
 }
 
-/// Of each two blocks, one sorted upwards and the next downwards, the first half in its place; and these sorted in turns again.
-fn halvings(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
-    if spec.block == spec.capacity {
-        return;
-    }
-    let halvings = cx.asm.u32((spec.capacity / spec.block).trailing_zeros());
-    let (one, wg) = (cx.asm.u32(1), cx.asm.u32(spec.wg));
-    let (block, steps) = (cx.asm.u32(spec.block), cx.asm.u32(spec.block.trailing_zeros()));
-    let (half, lane) = (cx.asm.u32(spec.capacity / 2), cx.asm.local_index());
-    cx.loop_n(halvings, &[], |cx, turn, _| {
-        let elements = cx.asm.shr(half, turn);
-        let apart = cx.asm.shl(block, turn);
-        let stride = cx.asm.shl(apart, one);
-        let blocks = Blocks { block, steps, elements, stride: Some((spec.block, stride)) };
-        cx.loop_step((lane, elements, wg), &[], |cx, i, _| {
-            let a = blocks.place(cx, i);
-            let b = cx.asm.iadd(a, apart);
-            let (first, second) = (line.get(cx, a), line.get(cx, b));
-            let upwards = cx.asm.bool(false);
-            let swap = is_swapped(cx, first, second, upwards);
-            cx.if_then(swap, &[], |cx| {
-                line.put(cx, a, second);
-                vec![]
-            });
-            vec![]
-        });
-        cx.asm.barrier();
-        sort_bitonic(cx, spec, line, &blocks);
-        vec![]
-    });
-}
-
-/// Bitonic blocks to be sorted in turns, upwards and downwards.
-struct Blocks {
-    /// Elements of one: 2 to the power of `steps`.
-    block: Id,
-    steps: Id,
-    /// Elements of all.
-    elements: Id,
-    /// Their size and how far they are apart, where they do not follow one another.
-    stride: Option<(u32, Id)>,
-}
-
-impl Blocks {
-    /// Where an element of the blocks is in the line.
-    fn place(&self, cx: &mut Emit<'_>, i: Id) -> Id {
-        let Some((size, stride)) = self.stride else { return i };
-        let (shift, mask) = (cx.asm.u32(size.trailing_zeros()), cx.asm.u32(size - 1));
-        let (number, within) = (cx.asm.shr(i, shift), cx.asm.and(i, mask));
-        let start = cx.asm.imul(number, stride);
-        cx.asm.iadd(start, within)
-    }
-}
-
-fn sort_bitonic(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, blocks: &Blocks) {
+/// Sorts bitonic blocks of 2 to the power of `steps` elements, in turns upwards and downwards.
+fn sort_bitonic(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, (block, steps): (Id, Id)) {
     let (one, three, wg) = (cx.asm.u32(1), cx.asm.u32(3), cx.asm.u32(spec.wg));
-    let half = cx.asm.shr(blocks.elements, one);
-    let eighth = cx.asm.shr(blocks.elements, three);
+    let (half, eighth) = (cx.asm.u32(spec.capacity / 2), cx.asm.u32(spec.capacity / 8));
     let lane = cx.asm.local_index();
-    let threes = cx.quotient_by(blocks.steps, 3);
+    let threes = cx.quotient_by(steps, 3);
     let in_threes = cx.asm.imul(threes, three);
-    let singles = cx.asm.isub(blocks.steps, in_threes);
+    let singles = cx.asm.isub(steps, in_threes);
     cx.loop_n(singles, &[], |cx, step, _| {
         let shift = cx.asm.iadd(step, one);
-        let distance = cx.asm.shr(blocks.block, shift);
-        cx.loop_step((lane, half, wg), &[], |cx, comparator, _| pair(cx, line, comparator, distance, blocks));
+        let distance = cx.asm.shr(block, shift);
+        cx.loop_step((lane, half, wg), &[], |cx, comparator, _| pair(cx, line, comparator, distance, block));
         cx.asm.barrier();
         vec![]
     });
@@ -260,27 +228,27 @@ fn sort_bitonic(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line, blocks: &Blocks
         let before = cx.asm.imul(turn, three);
         let before = cx.asm.iadd(before, singles);
         let shift = cx.asm.iadd(before, three);
-        let distance = cx.asm.shr(blocks.block, shift);
-        cx.loop_step((lane, eighth, wg), &[], |cx, set, _| octet(cx, line, set, distance, blocks));
+        let distance = cx.asm.shr(block, shift);
+        cx.loop_step((lane, eighth, wg), &[], |cx, set, _| octet(cx, line, set, distance, block));
         cx.asm.barrier();
         vec![]
     });
 }
 
 /// The first of a set of elements `distance` apart, `size` of them; and whether its block is sorted downwards: blocks take turns.
-fn set_start(cx: &mut Emit<'_>, set: Id, (size, distance): (u32, Id), blocks: &Blocks) -> (Id, Id) {
+fn set_start(cx: &mut Emit<'_>, set: Id, (size, distance): (u32, Id), block: Id) -> (Id, Id) {
     let (zero, one, size) = (cx.asm.u32(0), cx.asm.u32(1), cx.asm.u32(size));
     let mask = cx.asm.isub(distance, one);
     let low = cx.asm.and(set, mask);
     let high = cx.asm.isub(set, low);
     let start = cx.asm.imul(high, size);
     let start = cx.asm.iadd(start, low);
-    let side = cx.asm.and(start, blocks.block);
-    (blocks.place(cx, start), cx.asm.ine(side, zero))
+    let side = cx.asm.and(start, block);
+    (start, cx.asm.ine(side, zero))
 }
 
-fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, blocks: &Blocks) -> Vec<Id> {
-    let (a, downwards) = set_start(cx, comparator, (2, distance), blocks);
+fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, block: Id) -> Vec<Id> {
+    let (a, downwards) = set_start(cx, comparator, (2, distance), block);
     let b = cx.asm.iadd(a, distance);
     let (first, second) = (line.get(cx, a), line.get(cx, b));
     let swap = is_swapped(cx, first, second, downwards);
@@ -292,8 +260,8 @@ fn pair(cx: &mut Emit<'_>, line: &Line, comparator: Id, distance: Id, blocks: &B
     vec![]
 }
 
-fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, blocks: &Blocks) -> Vec<Id> {
-    let (start, downwards) = set_start(cx, set, (OCTET, distance), blocks);
+fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, block: Id) -> Vec<Id> {
+    let (start, downwards) = set_start(cx, set, (OCTET, distance), block);
     let mut places = vec![start];
     for i in 1..OCTET as usize {
         places.push(cx.asm.iadd(places[i - 1], distance));
@@ -314,37 +282,47 @@ fn octet(cx: &mut Emit<'_>, line: &Line, set: Id, distance: Id, blocks: &Blocks)
     vec![]
 }
 
-/// Whether two elements change places: the second comes first, by key or else by position, or the block is sorted downwards.
+/// Whether two elements change places: the second comes first, or the block is sorted downwards.
 fn is_swapped(cx: &mut Emit<'_>, a: (Id, Id), b: (Id, Id), downwards: Id) -> Id {
+    let b_first = comes_first(cx, b, a);
+    cx.asm.lne(b_first, downwards)
+}
+
+/// Whether `a` comes before `b`: by key, or else by position.
+fn comes_first(cx: &mut Emit<'_>, a: (Id, Id), b: (Id, Id)) -> Id {
     let asm = &mut cx.asm;
     let below = match asm.st(a.0) {
-        St::U64 => emit_binary(asm, Binary::Lt, b.0, a.0),
-        _ => asm.ult(b.0, a.0),
+        St::U64 => emit_binary(asm, Binary::Lt, a.0, b.0),
+        _ => asm.ult(a.0, b.0),
     };
     let equal = emit_binary(asm, Binary::Eq, a.0, b.0);
-    let earlier = asm.ult(b.1, a.1);
+    let earlier = asm.ult(a.1, b.1);
     let tie = asm.land(equal, earlier);
-    let b_first = asm.lor(below, tie);
-    asm.lne(b_first, downwards)
+    asm.lor(below, tie)
 }
 
 fn store_sorted(cx: &mut Emit<'_>, spec: &SortSpec, line: &Line) {
     let kept = cx.extent(spec.kept);
     let (lane, wg) = (cx.asm.local_index(), cx.asm.u32(spec.wg));
-    let axis = spec.outer.len();
     cx.loop_step((lane, kept, wg), &[], |cx, place, _| {
         let slot = Line::slot(cx, place);
         let from = cx.asm.load_shared(line.from, slot);
-        let value = cx.scope(|cx| {
-            cx.bind_axis(axis, from);
-            cx.eval(spec.value)
-        });
-        cx.bind_axis(axis, place);
-        cx.bind_arg(0, value);
-        cx.bind_arg(1, from);
-        cx.stores(&spec.stores);
+        store_place(cx, spec, place, from);
         vec![]
     });
+}
+
+/// Stores what a place gets.
+fn store_place(cx: &mut Emit<'_>, spec: &SortSpec, place: Id, from: Id) {
+    let axis = spec.outer.len();
+    let value = cx.scope(|cx| {
+        cx.bind_axis(axis, from);
+        cx.eval(spec.value)
+    });
+    cx.bind_axis(axis, place);
+    cx.bind_arg(0, value);
+    cx.bind_arg(1, from);
+    cx.stores(&spec.stores);
 }
 
 fn check(spec: &SortSpec) -> Result<(), BuildError> {
@@ -352,11 +330,9 @@ fn check(spec: &SortSpec) -> Result<(), BuildError> {
     let (capacity, wg) = (spec.capacity, spec.wg);
     let powers = capacity.is_power_of_two() && wg.is_power_of_two() && 2 * wg <= capacity;
     let fits = matches!(spec.len, Extent::Sym(_)) || matches!(spec.len, Extent::Const(n) if n <= capacity);
-    let block = spec.block;
-    let blocks = block.is_power_of_two() && (block == capacity || (16..capacity).contains(&block));
-    let kept = block == capacity || matches!(spec.kept, Extent::Const(n) if n <= block);
-    if ty == Ty::F64 || !powers || !fits || !blocks || !kept {
-        let kept = format!("the first {:?} by blocks of {block}", spec.kept);
+    let consistent = if spec.chosen { choice::is_consistent(spec) } else { powers && fits };
+    if ty == Ty::F64 || !consistent {
+        let kept = format!("the first {:?}, chosen={}", spec.kept, spec.chosen);
         return Err(shape(format!("sort: {:?} of {ty}, capacity={capacity}, wg={wg}, {kept}", spec.len)));
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };

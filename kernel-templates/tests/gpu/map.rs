@@ -7,7 +7,7 @@ use jvc_kernels::eval::Value;
 use jvc_kernels::expr::{Binary, Expr, Exprs, Unary};
 use jvc_kernels::host::{HostBuffer, Memory};
 use jvc_kernels::spec::{Access, Extent, KernelSpec, MapSpec, Store, Turned};
-use jvc_kernels::templates::map::turned_axis;
+use jvc_kernels::templates::map::{turned_axis, turned_in_groups};
 
 #[test]
 fn every_type_converts_to_every_other_as_the_reference_does() {
@@ -177,17 +177,20 @@ fn domains_of_any_shape_are_covered_once_and_guards_hold() {
     }
 }
 
-/// `out[i, j] = x[i, j] · bias[j] + rows[i]`, in groups of eight along j by blocks of 16 bytes.
+/// `out[i, j] = x[i, j] · bias[j] + rows[i]`, in groups along j by blocks of 16 bytes, or of 8 where rows of halves start at such; the row is found
+/// from the element's number.
 #[test]
 fn groups_come_and_go_by_blocks() {
     let Some(gpu) = gpu("groups") else { return };
-    let domain = [Extent::Const(5), Extent::Const(48)];
-    for (from, to) in
-        [(DType::F32, DType::F32), (DType::F16, DType::F32), (DType::BF16, DType::F16), (DType::F32, DType::BF16)]
-    {
+    let types =
+        [(DType::F32, DType::F32), (DType::F16, DType::F32), (DType::BF16, DType::F16), (DType::F32, DType::BF16)];
+    for ((from, to), length) in types.into_iter().flat_map(|t| [(t, 48), (t, 44)]) {
+        let n = 5 * length;
+        let domain = [Extent::Const(5), Extent::Const(length)];
         let mut e = Exprs::new();
         let index = row_major(&mut e, &[(0, domain[0]), (1, domain[1])]);
-        let (row, column) = (e.axis(0), e.axis(1));
+        let (length_of, column) = (e.i32(length as i32), e.axis(1));
+        let row = e.bin(Binary::Div, index, length_of);
         let (x, bias, offset) =
             (e.load(0, from, vec![index]), e.load(1, DType::F32, vec![column]), e.load(2, DType::F32, vec![row]));
         let value = e.bin(Binary::Mul, x, bias);
@@ -198,7 +201,8 @@ fn groups_come_and_go_by_blocks() {
             operand(DType::F32, Access::Read),
             operand(to, Access::Write),
         ];
-        let buffers = operands.iter().zip([240, 48, 5, 240]).map(|(o, n)| Random(n as u64).buffer(o, n)).collect();
+        let buffers = operands.iter().zip([n, length, 5, n].map(|n| n as usize));
+        let buffers = buffers.map(|(o, n)| Random(n as u64).buffer(o, n)).collect();
         let mut spec = MapSpec {
             interface: interface(operands, false),
             exprs: e,
@@ -209,9 +213,11 @@ fn groups_come_and_go_by_blocks() {
             turned: None,
         };
         spec.per_thread = jvc_kernels::templates::map::group_size(&spec).expect("everything comes by blocks");
+        let eight = length == 48 && (from, to) != (DType::F32, DType::F32);
+        assert_eq!(spec.per_thread, if eight { 8 } else { 4 }, "{from} to {to}, rows of {length}");
         let memory = Memory { operands: buffers, symbols: vec![] };
         let close = Tolerance { relative: if to == DType::F32 { 1e-6 } else { 8e-3 }, absolute: 1e-6 };
-        check(&gpu, &format!("groups {from} to {to}"), &KernelSpec::Map(spec), &memory, close);
+        check(&gpu, &format!("groups {from} to {to}, rows of {length}"), &KernelSpec::Map(spec), &memory, close);
     }
 }
 
@@ -370,21 +376,30 @@ fn selections_and_comparisons_with_nan_follow_the_reference() {
     assert!(check(&gpu, "nan", &spec, &Memory { operands: buffers, symbols: vec![] }, none), "f32 is everywhere");
 }
 
-/// Transposed halves and floats, whole and ragged tiles, beside what lies along the last axis, under a guard, with an axis outside.
+/// Transposed halves and floats, whole and ragged tiles, beside what lies along the last axis, under a guard, with an axis outside. Halves come in
+/// groups of eight, of four, or one by one, under a guard that holds for whole groups, and with a value for each.
 #[test]
 fn what_lies_along_another_axis_passes_through_tiles() {
     let Some(gpu) = gpu("turned maps") else { return };
     let (c, s) = (Extent::Const, Extent::Sym);
-    let sizes = [([c(1), c(32), c(64)], 32, 128), ([c(3), c(37), c(70)], 16, 64), ([s(0), c(17), c(33)], 8, 16)];
-    for dtype in [DType::F32, DType::F16, DType::I32] {
-        for (domain, side, wg) in sizes {
+    let sizes = [
+        ([c(1), c(32), c(64)], (32, 128), 8),
+        ([c(2), c(136), c(72)], (64, 256), 8),
+        ([c(2), c(68), c(76)], (64, 256), 4),
+        ([s(0), c(40), c(24)], (32, 64), 8),
+        ([c(3), c(37), c(70)], (16, 64), 1),
+        ([s(0), c(17), c(33)], (8, 16), 1),
+    ];
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32] {
+        for (domain, (side, wg), group) in sizes {
+            let halves = matches!(dtype, DType::F16 | DType::BF16);
             let mut e = Exprs::new();
             let [outer, row, column] = [0, 1, 2];
             let along = row_major(&mut e, &[(outer, domain[0]), (row, domain[1]), (column, domain[2])]);
             let across = row_major(&mut e, &[(outer, domain[0]), (column, domain[2]), (row, domain[1])]);
             let (x, y) = (e.load(0, dtype, vec![across]), e.load(1, dtype, vec![along]));
             let value = e.bin(Binary::Max, x, y);
-            let (at, five) = (e.axis(column), e.i32(5));
+            let (at, five) = (e.axis(if group > 1 { row } else { column }), e.i32(5));
             let guard = e.bin(Binary::Ne, at, five);
             let read = operand(dtype, Access::Read);
             let operands = vec![read.clone(), read, operand(dtype, Access::Write)];
@@ -402,6 +417,7 @@ fn what_lies_along_another_axis_passes_through_tiles() {
                 turned: Some(Turned { axis: 1, side }),
             };
             assert_eq!(turned_axis(&spec), Some(1));
+            assert_eq!(turned_in_groups(&spec, Turned { axis: 1, side }), halves && group > 1, "{dtype} {domain:?}");
             check(&gpu, &format!("turned {dtype} {domain:?}"), &KernelSpec::Map(spec), &memory, EXACT);
         }
     }

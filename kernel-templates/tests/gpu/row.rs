@@ -222,9 +222,14 @@ fn long_sums_keep_their_digits_and_infinite_ones_stay_infinite() {
 #[test]
 fn softmax_and_layer_norm_are_rows_of_stages() {
     let Some(gpu) = gpu("softmax") else { return };
-    for (outer, inner) in
-        [(vec![Extent::Const(7)], 33), (vec![Extent::Sym(0), Extent::Const(5)], 200), (vec![Extent::Const(3)], 1000)]
-    {
+    // Halves come by single ones, 16 bytes and 8 bytes.
+    for (outer, inner) in [
+        (vec![Extent::Const(7)], 33),
+        (vec![Extent::Sym(0), Extent::Const(5)], 200),
+        (vec![Extent::Const(3)], 1000),
+        (vec![Extent::Const(5)], 1500),
+        (vec![Extent::Const(3)], 2 * 2052),
+    ] {
         let shape = Shape { outer, inner: vec![Extent::Const(inner)] };
         for (threads, wg) in SHARINGS {
             for dtype in [DType::F32, DType::F16] {

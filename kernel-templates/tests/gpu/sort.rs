@@ -21,28 +21,39 @@ fn lines_are_sorted_with_ties_in_order() {
     for (outer, len, tile) in shapes {
         for dtype in [DType::F32, DType::F16, DType::I32, DType::I64, DType::Bool] {
             for descending in [false, true] {
-                sort(&gpu, &outer, (len, len), dtype, descending, tile);
+                sort(&gpu, &outer, (len, len), dtype, descending, (tile.0, tile.1, false));
             }
         }
     }
-    sort(&gpu, &[s(0)], (s(2), s(2)), DType::F32, false, (32, 16));
-    sort(&gpu, &[c(1)], (c(1025), c(1025)), DType::F32, true, (2048, 64));
+    sort(&gpu, &[s(0)], (s(2), s(2)), DType::F32, false, (32, 16, false));
+    sort(&gpu, &[c(1)], (c(1025), c(1025)), DType::F32, true, (2048, 64, false));
 }
 
 #[test]
 fn the_first_places_come_without_the_others() {
     let Some(gpu) = gpu("sorts of first places") else { return };
     let (c, s) = (Extent::Const, Extent::Sym);
-    for (outer, len, kept, tile) in
-        [(vec![c(3)], c(200), 16, (256, 32)), (vec![c(2)], c(300), 11, (512, 64)), (vec![s(0)], s(1), 30, (128, 16))]
-    {
-        for dtype in [DType::F32, DType::F16, DType::I64] {
-            for descending in [false, true] {
-                sort(&gpu, &outer, (len, c(kept.min(29))), dtype, descending, tile);
-            }
+    let others = [DType::F16, DType::I64, DType::I32, DType::Bool, DType::BF16];
+    let mut types = others.into_iter().flat_map(|t| [(t, true), (t, false)]).cycle().step_by(3);
+    // Lines longer and shorter than a workgroup, of a turn and of many, one place and as many as invocations.
+    for (outer, len, kept, wg) in [
+        (vec![c(3)], c(200), 16, 32),
+        (vec![c(2)], c(3000), 11, 64),
+        (vec![c(2)], c(64), 64, 64),
+        (vec![c(2)], c(65), 64, 64),
+        (vec![], c(31), 1, 32),
+        (vec![], c(30), 30, 64),
+        (vec![s(0)], s(1), 29, 32),
+        (vec![s(0)], s(2), 5, 32),
+    ] {
+        let longest = if let Extent::Const(n) = len { n } else { 200 };
+        let tile = (kept * longest.div_ceil(wg), wg, true);
+        for (dtype, descending) in [(DType::F32, true), (DType::F32, false), types.next().expect("a cycle")] {
+            sort(&gpu, &outer, (len, c(kept)), dtype, descending, tile);
         }
     }
-    sort(&gpu, &[c(2)], (c(1025), c(64)), DType::F32, true, (2048, 64));
+    sort(&gpu, &[c(2)], (c(1025), c(64)), DType::F32, true, (2048, 64, false));
+    sort(&gpu, &[c(1)], (c(5000), c(100)), DType::F32, true, (100 * 20, 256, true));
 }
 
 fn sort(
@@ -51,7 +62,7 @@ fn sort(
     (len, kept): (Extent, Extent),
     dtype: DType,
     descending: bool,
-    (capacity, wg): (u32, u32),
+    (capacity, wg, chosen): (u32, u32, bool),
 ) {
     let mut e = Exprs::new();
     let extents = [outer, &[len]].concat();
@@ -60,10 +71,6 @@ fn sort(
     let value = e.load(0, dtype, vec![index]);
     let (sorted, from) = (e.arg(0, dtype.ty()), e.arg(1, Ty::I32));
     let store = |operand, value| Store { operand, index, value, guard: None };
-    let block = match kept {
-        Extent::Const(n) if kept != len => n.next_power_of_two().max(16),
-        _ => capacity,
-    };
     let stores = vec![store(1, sorted), store(2, from)];
     let operands =
         vec![operand(dtype, Access::Read), operand(dtype, Access::Write), operand(DType::I32, Access::Write)];
@@ -86,7 +93,7 @@ fn sort(
         len,
         kept,
         capacity,
-        block,
+        chosen,
         descending,
         value,
         stores,

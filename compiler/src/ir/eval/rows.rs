@@ -49,6 +49,25 @@ pub(super) fn variance(x: &Tensor, dims: &[usize], correction: f64) -> Data {
     Data::Float(squares.into_iter().map(|q| q / (count - correction).max(0.0)).collect())
 }
 
+/// Mean and squares about it of the last dimension; pairs stand for so many elements each.
+pub(super) fn moments(x: &Tensor, each: Option<i64>, eps: Option<f64>) -> Data {
+    let v = x.floats();
+    let width = 1 + usize::from(each.is_some());
+    let n = x.shape[x.shape.len() - width];
+    let rows: usize = x.shape[..x.shape.len() - width].iter().product();
+    let of_row = |row: usize| {
+        let row = &v[row * n * width..(row + 1) * n * width];
+        let means = row.iter().step_by(width);
+        let mean = means.clone().sum::<f64>() / n as f64;
+        let between: f64 = means.map(|m| (m - mean).powi(2)).sum::<f64>() * each.unwrap_or(1) as f64;
+        let within: f64 = if width == 2 { row.iter().skip(1).step_by(2).sum() } else { 0.0 };
+        let squares = between + within;
+        let count = n as f64 * each.unwrap_or(1) as f64;
+        [mean, eps.map_or(squares, |eps| 1.0 / (squares / count + eps).sqrt())]
+    };
+    Data::Float((0..rows).flat_map(of_row).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +77,21 @@ mod tests {
     fn softmax_of_large_values_does_not_overflow() {
         let x = Tensor::from_f64(DType::F32, &[1, 2], vec![1000.0, 1000.0]);
         assert_eq!(softmax(&x, 1, false), Data::Float(vec![0.5, 0.5]));
+    }
+
+    #[test]
+    fn moments_of_parts_are_those_of_the_whole() {
+        let values: Vec<f64> = (0..12).map(|i| f64::from(i * i % 7) + 0.25).collect();
+        let whole = Tensor::from_f64(DType::F64, &[1, 12], values.clone());
+        let parts = Tensor::from_f64(DType::F64, &[1, 3, 4], values);
+        let Data::Float(pairs) = moments(&parts, None, None) else { panic!("floats") };
+        let pairs = Tensor::from_f64(DType::F64, &[1, 3, 2], pairs);
+        let (Data::Float(a), Data::Float(b)) = (moments(&whole, None, None), moments(&pairs, Some(4), None)) else {
+            panic!("floats")
+        };
+        let Data::Float(variance) = variance(&whole, &[1], 0.0) else { panic!("floats") };
+        assert!((a[0] - b[0]).abs() < 1e-12 && (a[1] - b[1]).abs() < 1e-12, "{a:?} {b:?}");
+        assert!((a[1] / 12.0 - variance[0]).abs() < 1e-12, "{a:?} {variance:?}");
     }
 
     #[test]

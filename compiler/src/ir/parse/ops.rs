@@ -139,6 +139,11 @@ impl Parser<'_> {
             "softmax" => Op::Softmax { dim: self.dim_number()?, log: self.try_word("log") },
             "norm" => Op::Norm { dims: self.dims("dims")?, eps: self.float_named("eps")?, rms: self.try_word("rms") },
             "variance" => Op::Variance { dims: self.dims("dims")?, correction: self.float_named("correction")? },
+            "moments" => {
+                let each = if self.next_is("each") { Some(self.int_named("each")?) } else { None };
+                let eps = if self.next_is("eps") { Some(self.float_named("eps")?) } else { None };
+                Op::Moments { each, eps }
+            }
             "conv" => Op::Conv { window: self.window()?, groups: self.int_named("groups")? },
             "conv_transpose" => Op::ConvTranspose {
                 window: self.window()?,
@@ -187,11 +192,7 @@ impl Parser<'_> {
         self.attribute("out")?;
         let out = self.list(Self::dim)?;
         let count_include_pad = self.try_word("count_include_pad");
-        let divisor = if matches!(self.peek(), Some(Token::Word(w)) if w == "divisor") {
-            Some(self.int_named("divisor")?)
-        } else {
-            None
-        };
+        let divisor = if self.next_is("divisor") { Some(self.int_named("divisor")?) } else { None };
         Ok(Op::Pool { kernel, window, out, max, count_include_pad, divisor, indices: self.try_word("indices") })
     }
 
@@ -223,6 +224,10 @@ impl Parser<'_> {
     fn size(&mut self, name: &str) -> Result<Dim, ParseError> {
         self.attribute(name)?;
         self.dim()
+    }
+
+    fn next_is(&self, name: &str) -> bool {
+        matches!(self.peek(), Some(Token::Word(w)) if w == name)
     }
 
     fn int_named(&mut self, name: &str) -> Result<i64, ParseError> {

@@ -113,7 +113,7 @@ pub(super) fn policy(graph: &Graph, node: &Node) -> Policy {
         Op::Matmul if short_sum(graph, node) => Policy::Follow,
         Op::Matmul | Op::Conv { .. } | Op::ConvTranspose { .. } | Op::Attention { .. } => Policy::Half,
         Op::Softmax { .. } => Policy::Full(Why::Softmax),
-        Op::Norm { .. } | Op::Variance { .. } => Policy::Full(Why::Norm),
+        Op::Norm { .. } | Op::Variance { .. } | Op::Moments { .. } => Policy::Full(Why::Norm),
         Op::Reduce { combine: Combine::Sum | Combine::Prod, .. } => Policy::Full(Why::Reduction),
         Op::Scan { .. } => Policy::Full(Why::Scan),
         Op::Fft { .. } => Policy::Full(Why::Fourier),

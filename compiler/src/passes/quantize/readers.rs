@@ -128,7 +128,9 @@ fn name(op: &Op) -> &'static str {
         Op::ConvTranspose { .. } => "a transposed convolution",
         Op::Recurrent { .. } => "a recurrent layer",
         Op::Attention { .. } | Op::AttentionParts { .. } => "attention",
-        Op::Reduce { .. } | Op::Softmax { .. } | Op::Norm { .. } | Op::Variance { .. } => "a reduction",
+        Op::Reduce { .. } | Op::Softmax { .. } | Op::Norm { .. } | Op::Variance { .. } | Op::Moments { .. } => {
+            "a reduction"
+        }
         _ => "another operation",
     }
 }

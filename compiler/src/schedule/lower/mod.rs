@@ -172,6 +172,7 @@ fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Low
         Op::Softmax { dim, log } => Ok(row::lower_softmax(cx, node, *dim, *log, epilogue)),
         Op::Norm { dims, eps, rms } => Ok(row::lower_norm(cx, node, dims, *eps, *rms, epilogue)),
         Op::Variance { dims, correction } => Ok(row::lower_variance(cx, node, dims, *correction, epilogue)),
+        Op::Moments { each, eps } => Ok(row::lower_moments(cx, node, *each, *eps)),
         Op::Matmul => Ok(matmul::lower(cx, node, epilogue)),
         Op::Conv { window, groups } => Ok(conv::lower(cx, node, window, *groups, epilogue)),
         Op::ConvTranspose { window, groups, .. } => Ok(conv::lower_transpose(cx, node, window, *groups, epilogue)),

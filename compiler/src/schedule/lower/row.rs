@@ -206,3 +206,48 @@ pub(super) fn lower_variance(
     let stores = finish(cx, node.outputs[0], at, result, epilogue);
     row.finish(cx, stores, vec![])
 }
+
+/// Mean and squares about it, of elements or of what pairs stand for.
+pub(super) fn lower_moments(cx: &mut Ctx<'_>, node: &Node, each: Option<i64>, eps: Option<f64>) -> Lowered {
+    let (x, out) = (node.inputs[0], node.outputs[0]);
+    let shape = cx.ty(x).shape.clone();
+    let kept = cx.ty(out).shape.len() - 1;
+    let mut row = Row::over(cx, &shape[..=kept], &[kept]);
+    let ty = cx.ty(out).dtype.ty();
+    let element = |cx: &mut Ctx<'_>, row: &Row, which: i64| {
+        let mut at = row.at.clone();
+        if each.is_some() {
+            at.push(cx.ix.int(which));
+        }
+        let value = cx.at(x, &at);
+        cx.cast(ty, value)
+    };
+    let value = element(cx, &row, 0);
+    let n = cx.dim_as(ty, &shape[kept]);
+    let total = row.stage(cx, Combine::Sum, value);
+    let mean = cx.bin(Binary::Div, total, n);
+    let centred = cx.bin(Binary::Sub, value, mean);
+    let mut square = cx.bin(Binary::Mul, centred, centred);
+    let mut count = n;
+    if let Some(each) = each {
+        let each = cx.lit(ty, each as f64);
+        let between = cx.bin(Binary::Mul, square, each);
+        let within = element(cx, &row, 1);
+        square = cx.bin(Binary::Add, within, between);
+        count = cx.bin(Binary::Mul, n, each);
+    }
+    let mut second = row.stage(cx, Combine::Sum, square);
+    if let Some(eps) = eps {
+        let variance = cx.bin(Binary::Div, second, count);
+        let eps = cx.lit(ty, eps);
+        let shifted = cx.bin(Binary::Add, variance, eps);
+        second = cx.un(Unary::Rsqrt, shifted);
+    }
+    let mut stores = vec![];
+    for (which, value) in [(0, mean), (1, second)] {
+        let mut at = row.at[..kept].to_vec();
+        at.push(cx.ix.int(which));
+        stores.extend(finish(cx, out, at, value, &[]));
+    }
+    row.finish(cx, stores, vec![])
+}

@@ -1,4 +1,4 @@
-//! Stable sorts. Lines that fit shared memory are sorted there. Others, and very short ones, are sorted by rank: each element counts the
+//! Stable sorts. Lines that fit shared memory are sorted there, and a few first places are chosen from lines of any length. Others, and very short ones, are sorted by rank: each element counts the
 //! elements that come before it, and is stored at that position; quadratic in the length, which the report says where it matters.
 
 use super::super::inline::Ctx;
@@ -23,22 +23,25 @@ pub(super) fn lower(cx: &mut Ctx<'_>, node: &Node, dim: usize, descending: bool)
     at.insert(dim, cx.ix.axis(outer.len(), &len));
     let value = cx.at(node.inputs[0], &at);
     let ty = cx.ix.exprs.ty(value);
-    let Some((capacity, wg)) = tile::sort(cx.device, longest, ty) else {
+    let kept = cx.ty(node.outputs[0]).shape[dim].clone();
+    let n_lines = max_elems(cx, &outer);
+    let choice = kept.as_const().and_then(|kept| tile::first_places(cx.device, n_lines, (longest, kept), ty));
+    let Some((capacity, wg)) = choice.or_else(|| tile::sort(cx.device, longest, ty)) else {
         return by_rank(cx, node, dim, descending);
     };
     let (sorted, from) = (cx.ix.exprs.arg(0, ty), cx.ix.exprs.arg(1, Ty::I32));
     cx.ix.assume_below(from, &len);
-    let kept = cx.ty(node.outputs[0]).shape[dim].clone();
     let mut to = at;
     to[dim] = cx.ix.axis(outer.len(), &kept);
     let mut stores = finish(cx, node.outputs[0], to.clone(), sorted, &[]);
     stores.extend(finish(cx, node.outputs[1], to, from, &[]));
-    let block = tile::sort_block(capacity, cx.ix.symtab().dim_range(&kept).max);
-    let flops = max_elems(cx, &shape) * f64::from(block.trailing_zeros()).powi(2);
+    let chosen = choice.is_some();
+    let of_an_element = if chosen { f64::from(wg) / 8.0 } else { f64::from(capacity.trailing_zeros()).powi(2) };
+    let flops = max_elems(cx, &shape) * of_an_element;
     let (outer, len) = (cx.extents(&outer), cx.ix.symtab().extent(&len));
     let kept = cx.ix.symtab().extent(&kept);
     let (exprs, interface) = (std::mem::take(&mut cx.ix.exprs), cx.interface());
-    let spec = SortSpec { interface, exprs, outer, len, kept, capacity, block, descending, value, stores, wg };
+    let spec = SortSpec { interface, exprs, outer, len, kept, capacity, chosen, descending, value, stores, wg };
     Lowered::new(KernelSpec::Sort(spec), flops)
 }
 
