@@ -22,7 +22,7 @@ const fn tiled(rows: u32, cols: u32, across: u32, wg: u32, unroll: u32) -> Stage
     (AttentionStaging::Tiled(TiledAttention { rows, cols, across, unroll }), wg)
 }
 
-const STAGED: [Staged; 9] = [
+const STAGED: [Staged; 10] = [
     stream(0, 32, 1),
     stream(7, 64, 1),
     stream(16, 5, 1),
@@ -32,6 +32,7 @@ const STAGED: [Staged; 9] = [
     tiled(4, 4, 8, 64, 2),
     tiled(1, 2, 2, 8, 1),
     tiled(3, 4, 5, 15, 4),
+    tiled(3, 1, 16, 64, 4),
 ];
 
 /// Every `step`-th of them; the others are for the next problems.
