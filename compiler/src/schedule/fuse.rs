@@ -281,9 +281,8 @@ impl<'a> Fuser<'a> {
                 self.mark(v, if self.is_root[v.0 as usize] { Reason::Root } else { Reason::Anchor });
                 continue;
             }
-            match self.materialize_reason(v, &node.op, work) {
-                Some(reason) => self.store(v, reason),
-                None => {}
+            if let Some(reason) = self.materialize_reason(v, &node.op, work) {
+                self.store(v, reason);
             }
         }
     }
