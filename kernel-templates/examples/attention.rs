@@ -5,18 +5,16 @@
 //! against the streaming kernel with f32 results, time with a barrier after each (median, least, most) and the rate. `--check` times nothing, `--spirv` leaves the kernels in a folder. Exit code 1 when a result is wrong.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
+mod on_device;
+
 use jvc_kernels::dtype::{DType, Storage, Ty};
 use jvc_kernels::expr::{Binary, ExprId, Exprs};
-use jvc_kernels::host::{HostBuffer, Memory};
+use jvc_kernels::host::HostBuffer;
 use jvc_kernels::spec::{
-    Access, AttentionSpec, AttentionStaging, CoopAttention, Extent, Grid, Interface, InterfaceForm, Kernel, KernelSpec,
-    Left, MapSpec, Operand, Store, TiledAttention, folded,
+    Access, AttentionSpec, AttentionStaging, CoopAttention, Extent, Kernel, KernelSpec, Left, Store, TiledAttention,
 };
-use jvc_runtime::{
-    Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
-    Session, WeightSource, WeightsDesc,
-};
-use std::time::Instant;
+use jvc_runtime::{Base, Error, Gpu, Model, Recorder, Session};
+use on_device::{added, code, fill, groups, interface, load, open, operand, session, value_of};
 
 /// What is done with a score beside scaling it.
 #[derive(Clone, Copy, PartialEq)]
@@ -39,41 +37,6 @@ struct Shape {
 const SHAPES: &str = "8x4096x4096x72 512x256x256x72 512x64x64x72 20x1500x1500x64 6x1370x1370x64 20x448x448x64:causal 64x196x196x64:bias 32x1024x1024x128";
 
 const TILES: &str = "coop:1:4:64ad coop:2:4:64ad stream:64:32:1";
-
-fn operand(dtype: DType, access: Access) -> Operand {
-    Operand { dtype, storage: Storage::Native, access, base: 0, via_table: false }
-}
-
-fn interface(operands: Vec<Operand>) -> Interface {
-    Interface { operands, n_bases: 1, symbols: false }
-}
-
-/// `out[i]` = noise in [−2, 2).
-fn fill(elem: DType, n: u32, seed: i32) -> KernelSpec {
-    let mut e = Exprs::new();
-    let index = e.axis(0);
-    let mut x = index;
-    for factor in [0x3c6e_f35f + seed, 0x1b87_3593] {
-        let (factor, by) = (e.i32(factor), e.i32(15));
-        x = e.bin(Binary::Mul, x, factor);
-        let high = e.bin(Binary::Shr, x, by);
-        x = e.bin(Binary::Xor, x, high);
-    }
-    let (mask, scale, two) = (e.i32(0xffff), e.f32(1.0 / 16384.0), e.f32(2.0));
-    let x = e.bin(Binary::And, x, mask);
-    let x = e.cast(Ty::F32, x);
-    let x = e.bin(Binary::Mul, x, scale);
-    let value = e.bin(Binary::Sub, x, two);
-    KernelSpec::Map(MapSpec {
-        interface: interface(vec![operand(elem, Access::Write)]),
-        exprs: e,
-        domain: vec![Extent::Const(n)],
-        stores: vec![Store { operand: 0, index, value, guard: None }],
-        per_thread: 1,
-        wg: 256,
-        turned: None,
-    })
-}
 
 /// `(batch·rows + row)·width + column`.
 fn at(e: &mut Exprs, batch: u8, (row, rows): (u8, u32), (column, width): (u8, u32)) -> ExprId {
@@ -128,17 +91,6 @@ fn attention(elem: DType, out: DType, s: Shape, (staging, wg): (AttentionStaging
     })
 }
 
-fn groups(grid: &Grid) -> Groups {
-    let none = Memory { operands: vec![], symbols: vec![] };
-    let factor = |f: &jvc_kernels::spec::GridFactor| {
-        let product: u64 = f.extents.iter().map(|&e| u64::from(none.extent(e))).product();
-        product.div_ceil(u64::from(f.divisor))
-    };
-    let count: u64 = grid.dims[0].iter().map(factor).product();
-    let (x, y) = folded(count);
-    Groups::Fixed([x as u32, y as u32, 1])
-}
-
 /// One shape with all tiles, ready to run.
 struct Bench {
     model: Model,
@@ -166,40 +118,26 @@ impl Bench {
         let bias = if biased { s.batch * s.queries * s.keys } else { 8 };
         let reference = (AttentionStaging::Stream { block_keys: 16, lanes: 1 }, 64);
         let mut specs = vec![
-            fill(elem, q, 0),
-            fill(elem, k, 0x2545_f490),
-            fill(elem, k, 0x1235_b491),
-            fill(elem, bias, 0x0731_1277),
+            fill(elem, q, 0, 2.0),
+            fill(elem, k, 0x2545_f490, 2.0),
+            fill(elem, k, 0x1235_b491, 2.0),
+            fill(elem, bias, 0x0731_1277, 2.0),
             attention(elem, DType::F32, s, reference),
         ];
         specs.extend(tiles.iter().map(|&staged| attention(elem, elem, s, staged)));
-        let built: Result<Vec<Kernel>, _> =
-            specs.iter().map(|s| jvc_kernels::build(s, InterfaceForm::Addresses)).collect();
-        let kernels = built.map_err(|e| e.to_string())?;
         let size = if elem == DType::F32 { 4 } else { 2 };
         let bytes = [q * size, k * size, k * size, q * size, bias * size, q * 4];
         let mut places = [0; 7];
         for (i, &b) in bytes.iter().enumerate() {
             places[i + 1] = places[i] + u64::from(b).next_multiple_of(256);
         }
-        let started = Instant::now();
-        let model = load(gpu, &specs, &kernels).map_err(|e| e.to_string())?;
-        let build_ms = started.elapsed().as_secs_f64() * 1e3;
+        let (model, kernels, build_ms) = load(gpu, "attention", &specs)?;
         Ok(Bench { model, kernels, places, elem, outputs: q as usize, biased, build_ms })
     }
 
     /// A run of a kernel `count` times, with a barrier after each; its result goes to `place`.
     fn session(&self, kernel: usize, count: u32, place: usize) -> Result<Session, Error> {
-        let record = |r: &mut Recorder<'_>| self.record(r, kernel, count, place);
-        self.model.session(&EntryDesc {
-            name: "main",
-            arena_bytes: &[self.places[6]],
-            io: &[],
-            table_words: 0,
-            state_bytes: 0,
-            state_init: &[],
-            record: &record,
-        })
+        session(&self.model, self.places[6], &|r| self.record(r, kernel, count, place))
     }
 
     fn record(&self, r: &mut Recorder<'_>, kernel: usize, count: u32, place: usize) {
@@ -232,49 +170,14 @@ impl Bench {
         Ok((largest, (squares / want.len() as f64).sqrt()))
     }
 
-    /// Seconds of one: what more of them add to a run, medians of several runs in turn; and the largest and smallest of those.
+    /// Seconds of one: median, least and most.
     fn time(&self, kernel: usize, flops: f64) -> Result<[f64; 3], Error> {
         let rate = if self.elem == DType::F32 { 4e11 } else { 2e12 };
         let count = (rate / flops).clamp(10.0, 200.0) as u32;
-        let (few, many) = (count / 5, count);
-        let mut sessions = [self.session(kernel, few, 3)?, self.session(kernel, many, 3)?];
-        let mut samples = [vec![], vec![]];
-        for round in 0..8 {
-            for (session, samples) in sessions.iter_mut().zip(&mut samples) {
-                let started = Instant::now();
-                session.run(&[], &[], &mut [])?;
-                if round >= 1 {
-                    samples.push(started.elapsed().as_secs_f64());
-                }
-            }
-        }
-        let [few_s, many_s] = samples.map(|mut s| {
-            s.sort_by(f64::total_cmp);
-            s
-        });
-        let middle = few_s.len() / 2;
-        Ok([middle, 0, many_s.len() - 1].map(|at| (many_s[at] - few_s[middle]) / f64::from(many - few)))
+        let counts = [count / 5, count];
+        let [few, many] = counts.map(|n| self.session(kernel, n, 3));
+        added([few?, many?], counts)
     }
-}
-
-fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Error> {
-    let bytes = |kernel: &Kernel| -> Vec<u8> { kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect() };
-    let code: Vec<Vec<u8>> = kernels.iter().map(bytes).collect();
-    let descs: Vec<KernelDesc<'_>> = specs
-        .iter()
-        .zip(kernels)
-        .zip(&code)
-        .map(|((spec, kernel), code)| KernelDesc {
-            name: spec.template(),
-            code,
-            n_bases: 1,
-            n_operands: spec.interface().operands.len() as u8,
-            subgroup: kernel.needs.subgroup,
-        })
-        .collect();
-    let requirements = Requirements::NONE;
-    let program = ProgramDesc { name: "attention", requirements, kernels: &descs, weights: WeightsDesc::default() };
-    Model::load(gpu, &program, WeightSource::None, &CacheDir::None)
 }
 
 /// A tile in the device's fragments.
@@ -346,9 +249,8 @@ fn lines(gpu: &Gpu, elem: DType, (name, s): (&str, Shape), (texts, asked): (&[&s
         let (largest, rms) = bench.check(FIRST_TILE + i, &want).map_err(|e| e.to_string())?;
         let right = largest < if elem == DType::F32 { 1e-4 } else { 3e-2 };
         if let Some(folder) = &asked.spirv {
-            let bytes: Vec<u8> = bench.kernels[FIRST_TILE + i].words.iter().flat_map(|w| w.to_le_bytes()).collect();
             let file = format!("{folder}/{elem}-{}-{}.spv", name.replace(':', "_"), text.replace(':', "_"));
-            std::fs::write(&file, bytes).map_err(|e| format!("{file}: {e}"))?;
+            std::fs::write(&file, code(&bench.kernels[FIRST_TILE + i])).map_err(|e| format!("{file}: {e}"))?;
         }
         all_right &= right;
         if asked.check {
@@ -381,16 +283,8 @@ fn main() {
     if tiles.is_empty() {
         tiles = TILES.split(' ').collect();
     }
-    let gpu = match Gpu::open(&Select::Auto) {
-        Ok(gpu) => gpu,
-        Err(e) => {
-            println!("no GPU: {e}");
-            std::process::exit(2);
-        }
-    };
-    let spirv = args.iter().position(|a| a == "--spirv").and_then(|at| args.get(at + 1)).cloned();
-    let asked = Asked { check: args.iter().any(|a| a == "--check"), spirv };
-    println!("{} ({})", gpu.info().name, gpu.info().driver);
+    let gpu = open();
+    let asked = Asked { check: args.iter().any(|a| a == "--check"), spirv: value_of(&args, "--spirv") };
     println!("| type | shape | tile | largest error | RMS error | µs | TFLOP/s |");
     println!("|---|---|---|---|---|---|---|");
     let mut all_right = true;

@@ -16,20 +16,17 @@
 //! leaves the kernels there, for tools that ask the driver what it makes of them.
 #![expect(clippy::print_stdout, reason = "a command that prints its findings")]
 
-use jvc_kernels::dtype::{DType, Storage, Ty};
+mod on_device;
+
+use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
-use jvc_kernels::host::Memory;
 use jvc_kernels::spec::{
-    Access, Combine, Coop, Extent, Fill, Grid, Interface, InterfaceForm, Kernel, KernelSpec, MapSpec, MatmulSpec,
-    Operand, RowSpec, Spread, Stage, Staging, Store, folded,
+    Access, Combine, Coop, Extent, Fill, Kernel, KernelSpec, MatmulSpec, RowSpec, Spread, Stage, Staging, Store,
 };
 use jvc_kernels::templates::fragments::{Fragment, Part};
 use jvc_kernels::templates::matmul::packed_place;
-use jvc_runtime::{
-    Base, CacheDir, EntryDesc, Error, Gpu, Groups, KernelDesc, Model, ProgramDesc, Recorder, Requirements, Select,
-    Session, WeightSource, WeightsDesc,
-};
-use std::time::Instant;
+use jvc_runtime::{Base, Error, Gpu, Model, Recorder, Session};
+use on_device::{added, code, fill, groups, interface, load, open, operand, session, value_of};
 
 /// A problem: sizes of the product, and the side of the image where the left operand is gathered from one.
 #[derive(Clone, Copy)]
@@ -59,9 +56,6 @@ const SHAPES: [Shape; 6] = [
 
 const REFERENCE: Staging = Staging::Shared { bm: 128, bn: 64, bk: 16, rows: 8, cols: 4, buffers: 1 };
 
-/// Work before anything is timed, in seconds.
-const WARM_S: f64 = 0.12;
-
 /// What right sides that come from memory take together: more than caches hold.
 const COLD_BYTES: u32 = 200 << 20;
 
@@ -78,41 +72,6 @@ fn allowed(elem: DType, k: u32) -> f64 {
     }
     let half_unit = if elem == DType::BF16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
     half_unit * 1.01 + f64::from(k).powf(1.5) * 2f64.powi(-23) / 64.0
-}
-
-fn operand(dtype: DType, access: Access) -> Operand {
-    Operand { dtype, storage: Storage::Native, access, base: 0, via_table: false }
-}
-
-fn interface(operands: Vec<Operand>) -> Interface {
-    Interface { operands, n_bases: 1, symbols: false }
-}
-
-/// `out[i]` = noise in [−1, 1).
-fn fill(elem: DType, n: u32, seed: i32) -> KernelSpec {
-    let mut e = Exprs::new();
-    let index = e.axis(0);
-    let mut x = index;
-    for factor in [0x3c6e_f35f + seed, 0x1b87_3593] {
-        let (factor, by) = (e.i32(factor), e.i32(15));
-        x = e.bin(Binary::Mul, x, factor);
-        let high = e.bin(Binary::Shr, x, by);
-        x = e.bin(Binary::Xor, x, high);
-    }
-    let (mask, scale, one) = (e.i32(0xffff), e.f32(1.0 / 32768.0), e.f32(1.0));
-    let x = e.bin(Binary::And, x, mask);
-    let x = e.cast(Ty::F32, x);
-    let x = e.bin(Binary::Mul, x, scale);
-    let value = e.bin(Binary::Sub, x, one);
-    KernelSpec::Map(MapSpec {
-        interface: interface(vec![operand(elem, Access::Write)]),
-        exprs: e,
-        domain: vec![Extent::Const(n)],
-        stores: vec![Store { operand: 0, index, value, guard: None }],
-        per_thread: 1,
-        wg: 256,
-        turned: None,
-    })
 }
 
 fn at(e: &mut Exprs, row: u8, pitch: u32, col: u8) -> ExprId {
@@ -239,17 +198,6 @@ fn compare(elem: DType, Shape { m, n, .. }: Shape) -> KernelSpec {
     })
 }
 
-fn groups(grid: &Grid) -> Groups {
-    let none = Memory { operands: vec![], symbols: vec![] };
-    let factor = |f: &jvc_kernels::spec::GridFactor| {
-        let product: u64 = f.extents.iter().map(|&e| u64::from(none.extent(e))).product();
-        product.div_ceil(u64::from(f.divisor))
-    };
-    let count: u64 = grid.dims[0].iter().map(factor).product();
-    let (x, y) = folded(count);
-    Groups::Fixed([x as u32, y as u32, 1])
-}
-
 /// One shape with one tile, ready to run.
 struct Bench {
     model: Model,
@@ -286,38 +234,25 @@ impl Bench {
             _ => None,
         };
         let specs = [
-            fill(elem, m * k, 0),
-            fill(elem, n * k, 0x2545_f490),
+            fill(elem, m * k, 0, 1.0),
+            fill(elem, n * k, 0x2545_f490, 1.0),
             product(elem, elem, shape, (staging, wg), filled),
             product(elem, DType::F32, shape, reference, filled),
             compare(elem, shape),
         ];
-        let built: Result<Vec<Kernel>, _> =
-            specs.iter().map(|s| jvc_kernels::build(s, InterfaceForm::Addresses)).collect();
-        let kernels = built.map_err(|e| e.to_string())?;
         let bytes = [m * k * size, n * k * size, m * n * size, m * n * 4, m * 4];
         let mut places = [0; 6];
         for (i, &b) in bytes.iter().enumerate() {
             places[i + 1] = places[i] + u64::from(b).next_multiple_of(256);
         }
-        let started = Instant::now();
-        let model = load(gpu, &specs, &kernels).map_err(|e| e.to_string())?;
+        let (model, kernels, build_ms) = load(gpu, "products", &specs)?;
         let sides = if cold { (COLD_BYTES / (n * k * size)).max(1) + 1 } else { 1 };
-        let build_ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Bench { model, kernels, places, sides, rows: m as usize, build_ms })
     }
 
     fn session(&self, steps: Steps) -> Result<Session, Error> {
-        let record = |r: &mut Recorder<'_>| self.record(r, steps);
-        self.model.session(&EntryDesc {
-            name: "main",
-            arena_bytes: &[self.places[5] + u64::from(self.sides - 1) * self.side_bytes()],
-            io: &[],
-            table_words: 0,
-            state_bytes: 0,
-            state_init: &[],
-            record: &record,
-        })
+        let bytes = self.places[5] + u64::from(self.sides - 1) * self.side_bytes();
+        session(&self.model, bytes, &|r| self.record(r, steps))
     }
 
     fn side_bytes(&self) -> u64 {
@@ -363,52 +298,13 @@ impl Bench {
         Ok(floats.take(self.rows).fold(0.0, f64::max))
     }
 
-    /// Seconds of one product: what more of them add to a run, medians of several runs in turn.
+    /// Seconds of one product.
     fn time(&self, flops: f64, (work, barrier): (f64, u32)) -> Result<f64, Error> {
         let count = (work / flops).clamp(8.0, 400.0) as u32 / 4 * 4 + 4;
-        let (few, many) = (count / 4 / 4 * 4, count);
-        let mut sessions = [self.session(Steps::Time(few, barrier))?, self.session(Steps::Time(many, barrier))?];
-        // A GPU that idled while pipelines were created needs some tenths of a second for its full clock.
-        let warm = Instant::now();
-        while warm.elapsed().as_secs_f64() < WARM_S {
-            sessions[1].run(&[], &[], &mut [])?;
-        }
-        let mut samples = [vec![], vec![]];
-        for round in 0..7 {
-            for (session, samples) in sessions.iter_mut().zip(&mut samples) {
-                let started = Instant::now();
-                session.run(&[], &[], &mut [])?;
-                if round >= 2 {
-                    samples.push(started.elapsed().as_secs_f64());
-                }
-            }
-        }
-        let [few_s, many_s] = samples.map(|mut s| {
-            s.sort_by(f64::total_cmp);
-            s[s.len() / 2]
-        });
-        Ok((many_s - few_s) / f64::from(many - few))
+        let counts = [count / 4 / 4 * 4, count];
+        let [few, many] = counts.map(|n| self.session(Steps::Time(n, barrier)));
+        Ok(added([few?, many?], counts)?[0])
     }
-}
-
-fn load(gpu: &Gpu, specs: &[KernelSpec], kernels: &[Kernel]) -> Result<Model, Error> {
-    let bytes = |kernel: &Kernel| -> Vec<u8> { kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect() };
-    let code: Vec<Vec<u8>> = kernels.iter().map(bytes).collect();
-    let descs: Vec<KernelDesc<'_>> = specs
-        .iter()
-        .zip(kernels)
-        .zip(&code)
-        .map(|((spec, kernel), code)| KernelDesc {
-            name: spec.template(),
-            code,
-            n_bases: 1,
-            n_operands: spec.interface().operands.len() as u8,
-            subgroup: kernel.needs.subgroup,
-        })
-        .collect();
-    let requirements = Requirements::NONE;
-    let program = ProgramDesc { name: "products", requirements, kernels: &descs, weights: WeightsDesc::default() };
-    Model::load(gpu, &program, WeightSource::None, &CacheDir::None)
 }
 
 /// How the device spreads left and right fragments.
@@ -508,9 +404,8 @@ fn line(
     let staging = tile(text, elem, gpu, spreads).ok_or_else(|| format!("no tile {text} of {elem} on this device"))?;
     let bench = Bench::new(gpu, elem, (shape, asked.cold), staging)?;
     if let Some(folder) = &asked.spirv {
-        let bytes: Vec<u8> = bench.kernels[2].words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let file = format!("{folder}/{elem}-{}x{}x{}-{}.spv", shape.m, shape.n, shape.k, text.replace('/', "_"));
-        std::fs::write(&file, bytes).map_err(|e| format!("{file}: {e}"))?;
+        std::fs::write(&file, code(&bench.kernels[2])).map_err(|e| format!("{file}: {e}"))?;
     }
     let Shape { m, n, k, image, packed, last } = shape;
     let what = match (image, packed) {
@@ -553,8 +448,7 @@ fn main() {
     } else {
         8e12
     };
-    let spirv = args.iter().position(|a| a == "--spirv").and_then(|at| args.get(at + 1)).cloned();
-    let asked = Asked { work, cold: flag("--cold"), spirv };
+    let asked = Asked { work, cold: flag("--cold"), spirv: value_of(&args, "--spirv") };
     let tiles_at = args.iter().position(|a| a == "--tiles");
     let (before, tiles) = args.split_at(tiles_at.unwrap_or(args.len()));
     let mut shapes: Vec<Shape> = before.iter().filter_map(|a| shape(a)).collect();
@@ -565,14 +459,7 @@ fn main() {
     if tiles.is_empty() {
         tiles = TILES.split(' ').collect();
     }
-    let gpu = match Gpu::open(&Select::Auto) {
-        Ok(gpu) => gpu,
-        Err(e) => {
-            println!("no GPU: {e}");
-            std::process::exit(2);
-        }
-    };
-    println!("{} ({})", gpu.info().name, gpu.info().driver);
+    let gpu = open();
     let spreads = match spreads(&gpu, elem) {
         Ok(spreads) => spreads,
         Err(e) => {
