@@ -65,7 +65,9 @@ fn heads_and_lengths_of_any_size_match() {
     .into_iter()
     .enumerate()
     {
-        for dtype in HALVES {
+        // A CPU driver takes seconds for a kernel of so many matrices: one type of the largest heads.
+        let types = if dims.0 > 64 { &HALVES[..1] } else { &HALVES };
+        for &dtype in types {
             run_some(&gpu, &Problem { dtype, ..Problem::of(sizes, dims) }, i % 4, 4);
         }
     }
