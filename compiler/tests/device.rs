@@ -348,7 +348,9 @@ fn rows_of_every_kind() {
         }
         outs.push(c.op(Op::Norm { dims: vec![2], eps: 1e-3, rms: false }, &[g]));
         outs.push(c.op(Op::Norm { dims: vec![1, 2], eps: 1e-5, rms: true }, &[x]));
-        outs.push(c.op(Op::Variance { dims: vec![1], correction: 0.0 }, &[x]));
+        for correction in [0.0, shape[1] as f64] {
+            outs.push(c.op(Op::Variance { dims: vec![1], correction }, &[x]));
+        }
         c.check(&outs);
     }
 }

@@ -198,9 +198,15 @@ pub(super) fn lower_variance(
     let centred = cx.bin(Binary::Sub, value, mean);
     let square = cx.bin(Binary::Mul, centred, centred);
     let squares = row.stage(cx, Combine::Sum, square);
-    let (correction, zero) = (cx.lit(ty, correction), cx.lit(ty, 0.0));
-    let reduced = cx.bin(Binary::Sub, n, correction);
-    let divisor = cx.bin(Binary::Max, reduced, zero);
+    let divisor = match count.as_const() {
+        // A literal, so that a division by zero is seen as such: Mesa would fold it into a finite number.
+        Some(n) => cx.lit(ty, (n as f64 - correction).max(0.0)),
+        None => {
+            let (correction, zero) = (cx.lit(ty, correction), cx.lit(ty, 0.0));
+            let reduced = cx.bin(Binary::Sub, n, correction);
+            cx.bin(Binary::Max, reduced, zero)
+        }
+    };
     let result = cx.bin(Binary::Div, squares, divisor);
     let at = kept_at(cx, &row.at, dims);
     let stores = finish(cx, node.outputs[0], at, result, epilogue);
