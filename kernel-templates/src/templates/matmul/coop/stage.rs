@@ -176,7 +176,7 @@ impl Side {
             let term = cx.within(&kept, |cx| cx.eval(term));
             cx.asm.iadd(sum, term)
         });
-        let line = if self.slab.is_some() { self.slab.unwrap_or(0) } else { pitch(per_line * GROUP) };
+        let line = self.slab.unwrap_or_else(|| pitch(per_line * GROUP));
         let blocks = offsets.iter().map(|&offset| {
             let further = cx.asm.u32(offset * line);
             cx.asm.iadd(block, further)
