@@ -9,7 +9,7 @@ use jvc_runtime::{
     Base, CacheDir, EntryDesc, Gpu, Groups, KernelDesc, Model, ProgramDesc, Requirements, Select, WeightSource,
     WeightsDesc,
 };
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 /// Both interface forms.
 pub(crate) const FORMS: [InterfaceForm; 2] = [InterfaceForm::Addresses, InterfaceForm::Bindings];
@@ -40,20 +40,25 @@ pub(crate) fn gpu(test: &str) -> Option<Gpu> {
     lab.map(|lab| lab.gpu().clone())
 }
 
-/// The device that all tests share, as an application owns it: kernels in bindings form are not the runtime's.
+thread_local! {
+    /// A device for each test, as an application owns it: kernels in bindings form are not the runtime's. CPU drivers compile kernels on
+    /// the one thread of a device's queue, so that tests which share a device take turns.
+    static LAB: Option<Arc<Lab>> = open();
+}
+
 #[allow(clippy::print_stderr, reason = "a missing layer must be seen")]
-fn lab() -> Option<&'static Lab> {
-    static LAB: OnceLock<Option<Lab>> = OnceLock::new();
-    let open = || {
-        let info = Gpu::open(&Select::Auto).ok()?.info().clone();
-        let validated = Options { validation: Some(Validation { sync: true }), ..Options::default() };
-        let without = |e: LabError| {
-            eprintln!("no validation layer: {e}");
-            Lab::open(&info, &Options::default())
-        };
-        Lab::open(&info, &validated).or_else(without).ok()
+fn open() -> Option<Arc<Lab>> {
+    let info = Gpu::open(&Select::Auto).ok()?.info().clone();
+    let validated = Options { validation: Some(Validation { sync: true }), ..Options::default() };
+    let without = |e: LabError| {
+        eprintln!("no validation layer: {e}");
+        Lab::open(&info, &Options::default())
     };
-    LAB.get_or_init(open).as_ref()
+    Lab::open(&info, &validated).or_else(without).ok().map(Arc::new)
+}
+
+fn lab() -> Option<Arc<Lab>> {
+    LAB.with(Clone::clone)
 }
 
 /// What the templates may ask of it.
