@@ -212,13 +212,12 @@ mod tests {
         let two_rounds = problem(4096.0, 576.0, 2304.0, 2304.0);
         assert_eq!(parts(&h200, &two_rounds, 2304), 4, "a whole takes 425 µs");
         assert_eq!(parts(&h200, &few, 1), 1, "nothing divides it");
-        let half = |m, k| Problem { half: Some(DType::F16), packed: true, ..problem(m, 768.0, k, k) };
-        assert_eq!(
-            parts(&h200, &half(197.0, 768.0), 768),
-            1,
-            "packed weights read ahead take 9 µs, three parts and their sum 11"
-        );
-        assert!(parts(&h200, &half(49.0, 3072.0), 3072) > 1);
+        let half = |m, n, k| Problem { half: Some(DType::F16), packed: true, ..problem(m, n, k, k) };
+        let whole = parts(&h200, &half(197.0, 768.0, 768.0), 768);
+        assert_eq!(whole, 1, "packed weights read ahead take 9 µs, three parts and their sum 11");
+        let whole = parts(&h200, &half(197.0, 768.0, 3072.0), 3072);
+        assert_eq!(whole, 1, "with two subgroups to a sum 13.5 µs, eight parts and their sum 19");
+        assert!(parts(&h200, &half(256.0, 256.0, 4096.0), 4096) > 1, "9.3 µs in parts");
         assert_eq!(parts(&find("lavapipe").expect("a bundled profile"), &few, 4096), 1, "a CPU is always full");
     }
 }

@@ -43,8 +43,8 @@ pub struct Fill {
     /// The right operand lies fragment by fragment as its invocations hold it, and is read this many fragments of k ahead; the left one
     /// is staged, and loaded as wholes. 0: it lies in any order.
     pub packed: u32,
-    /// Subgroups that share the sum of each output: every one goes through each so many-th tile of k, and what they find is added in their
-    /// order. 1, or more where both sides are read straight from the operands.
+    /// Subgroups that share the sum of each output, which add what they find in their order: every one goes through each so many-th tile
+    /// of k where both sides are read straight from the operands, through its share of every tile where the right one is packed. Else 1.
     pub parts: u32,
 }
 

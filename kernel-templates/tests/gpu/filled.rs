@@ -162,19 +162,21 @@ fn products_with_packed_right_operands_match() {
     let Some(gpu) = gpu("packed") else { return };
     let Some((frag, left, right)) = fragments(&gpu) else { return };
     let subgroup = limits(&gpu).subgroup;
-    let (m, buffers, ahead, packed) = (41, 2, true, 3);
-    let fill = Some(Fill { left, right, staged: true, ahead: (false, false), packed, parts: 1 });
-    let (bm, bn, bk) = (2 * frag.0, 2 * frag.1, 4 * frag.2);
-    let coop = Coop { bm, bn, bk, frag, warps: (1, 2), elem: DType::F16, subgroup, buffers, ahead, fill };
-    let (n, k) = (3 * frag.1, 2 * bk);
-    let p = Problem { dtype: DType::F16, transposed: true, ..problem(1, m, n, &[k]) };
-    let mut spec = p.spec(Staging::Coop(coop), 2 * subgroup);
-    assert!(build(&KernelSpec::Matmul(spec.clone()), InterfaceForm::Addresses).is_err(), "rows are not packed");
-    let (row, column) = (spec.exprs.axis(2), spec.exprs.axis(3));
-    let place = packed_place(&mut spec.exprs, &right, (frag.1, frag.2), (row, column), k);
-    spec.rhs = spec.exprs.load(1, DType::F16, vec![place]);
-    let name = format!("packed {coop:?}");
-    assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &p.memory(), tolerance(k)), "{name}");
+    let (m, bk) = (41, 4 * frag.2);
+    for (buffers, ahead, packed, parts) in [(2, true, 3, 1), (2, true, 2, 2), (1, false, 1, 4)] {
+        let fill = Some(Fill { left, right, staged: true, ahead: (false, false), packed, parts });
+        let (bm, bn) = (2 * frag.0, 2 * frag.1);
+        let coop = Coop { bm, bn, bk, frag, warps: (1, 2), elem: DType::F16, subgroup, buffers, ahead, fill };
+        let (n, k) = (3 * frag.1, 2 * bk);
+        let p = Problem { dtype: DType::F16, transposed: true, ..problem(1, m, n, &[k]) };
+        let mut spec = p.spec(Staging::Coop(coop), coop.subgroups() * subgroup);
+        assert!(build(&KernelSpec::Matmul(spec.clone()), InterfaceForm::Addresses).is_err(), "rows are not packed");
+        let (row, column) = (spec.exprs.axis(2), spec.exprs.axis(3));
+        let place = packed_place(&mut spec.exprs, &right, (frag.1, frag.2), (row, column), k);
+        spec.rhs = spec.exprs.load(1, DType::F16, vec![place]);
+        let name = format!("packed {coop:?}");
+        assert!(check(&gpu, &name, &KernelSpec::Matmul(spec), &p.memory(), tolerance(k)), "{name}");
+    }
 }
 
 /// Parts of a sum: more than there are tiles of k, a rest that is no tile, and none at all.

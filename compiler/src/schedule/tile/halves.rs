@@ -73,7 +73,19 @@ const FEW_PACKED_TIMES: Times = Times { latency: 0.675, once: 3.6, step: 0.27, r
 /// in the cache, one tile along k after another.
 struct DeepTile {
     size: (u32, u32, u32),
+    warps: (u32, u32),
+    /// Subgroups that share the sum of each output, each with its share of a tile along k.
+    parts: u32,
     times: Times,
+}
+
+const fn deep_tile(
+    size: (u32, u32, u32),
+    warps: (u32, u32),
+    parts: u32,
+    [latency, once, step, rest]: [f64; 4],
+) -> DeepTile {
+    DeepTile { size, warps, parts, times: Times { latency, once, step, rest } }
 }
 
 /// Times on an H200 in 10⁻⁶ s: see [`waits_and_works`].
@@ -88,12 +100,20 @@ struct Times {
     rest: f64,
 }
 
-/// Fitted on an H200 to the products of vit-b, swin-t and Depth Anything, within a fifth. Their depth is the fragments' that are read ahead.
-const DEEP_TILES: [DeepTile; 3] = [
-    DeepTile { size: (32, 64, 64), times: Times { latency: 0.61, once: 2.9, step: 0.147, rest: 2.1 } },
-    DeepTile { size: (32, 64, 128), times: Times { latency: 0.72, once: 3.0, step: 0.335, rest: 1.0 } },
-    DeepTile { size: (32, 64, 256), times: Times { latency: 1.01, once: 3.66, step: 0.57, rest: 2.3 } },
+/// Fitted on an H200 to the products of vit-b, swin-t and Depth Anything, within a fifth. Their depth, divided by their parts, is the fragments' that
+/// are read ahead. More subgroups for few tiles hide each other's waits.
+const DEEP_TILES: [DeepTile; 7] = [
+    deep_tile((32, 64, 64), (1, 4), 1, [0.61, 2.9, 0.147, 2.1]),
+    deep_tile((32, 64, 128), (1, 4), 1, [0.72, 3.0, 0.335, 1.0]),
+    deep_tile((32, 64, 256), (1, 4), 1, [1.01, 3.66, 0.57, 2.3]),
+    deep_tile((32, 32, 256), (1, 2), 2, [0.6, 3.5, 0.39, 1.6]),
+    deep_tile((32, 64, 256), (1, 4), 2, [0.8, 3.9, 0.8, 2.0]),
+    deep_tile((32, 64, 128), (1, 4), 2, [0.55, 3.3, 0.31, 2.3]),
+    deep_tile((64, 64, 128), (1, 4), 2, [0.525, 4.0, 0.52, 4.3]),
 ];
+
+/// Sums of more terms were not measured with several subgroups to a sum: 256×256×4096 takes 9.3 µs in parts, by kernels of their own.
+const DEEPEST: f64 = 3072.0;
 
 /// A cooperative tile whose both sides are read where they lie, without shared memory, and its times on an H200 in 10⁻⁶ s.
 struct DirectTile {
@@ -271,11 +291,11 @@ fn filled(device: &DeviceProfile, p: &Problem, (frag, elem): ((u32, u32, u32), D
         let parts = PARTS.into_iter().filter(move |&parts| f64::from(parts) <= most);
         parts.map(move |parts| (coop(t.size, t.warps, 1, 0, parts), Some(direct_cost(device, p, t, parts))))
     });
-    let whole = |t: &&DeepTile| p.packed && p.k % f64::from(t.size.2) == 0.0;
+    let whole = |t: &&DeepTile| p.packed && p.k % f64::from(t.size.2) == 0.0 && (t.parts == 1 || p.k <= DEEPEST);
     let deep = DEEP_TILES
         .iter()
         .filter(whole)
-        .map(|t| (coop(t.size, FEW_PACKED.tile.warps, 2, t.size.2 / frag.2, 1), Some(deep_cost(device, p, t))));
+        .map(|t| (coop(t.size, t.warps, 2, t.size.2 / frag.2 / t.parts, t.parts), Some(deep_cost(device, p, t))));
     packed.chain(deep).chain(direct).filter(|(c, _)| coop_fits(c, &limits)).collect()
 }
 

@@ -56,7 +56,8 @@ pub(super) fn sizes_fit(c: &Coop, wg: u32) -> bool {
 /// Whether both sides' fragments can be filled by blocks, in the same order of k.
 fn fill_fits(c: &Coop, f: &Fill) -> bool {
     if f.packed > 0 {
-        return f.packed <= c.bk / c.frag.2 && f.parts == 1;
+        let steps = c.bk / c.frag.2;
+        return f.parts > 0 && steps.is_multiple_of(f.parts) && f.packed <= steps / f.parts;
     }
     if f.parts == 0 || (f.parts > 1 && f.staged) {
         return false;

@@ -3,7 +3,7 @@
 
 use super::super::{K, M, N, find_tile, start, tile_grid};
 use super::stage::{self, KRange, Side};
-use super::{Product, direct, doubt, fragment, product, side_blocks};
+use super::{Product, direct, doubt, fragment, pitch, product, side_blocks};
 use crate::asm::{BlockRun, Id, MatrixUse};
 use crate::check::{BuildError, shape};
 use crate::emit_expr::Emit;
@@ -77,6 +77,21 @@ pub(super) fn build(spec: &MatmulSpec, target: Target, c: &Coop, fill: &Fill) ->
     Ok(kernel(cx, tile_grid(spec, c.bm, c.bn, 1)))
 }
 
+/// Steps of a tile that each part goes through: those of the first part come first.
+fn own_steps(c: &Coop) -> u32 {
+    c.bk / c.frag.2 / c.parts()
+}
+
+/// Where a subgroup's part begins that starts at `first` and goes on by `each` from part to part.
+fn own_part(cx: &mut Emit<'_>, p: &Product<'_>, first: Id, each: u32) -> Id {
+    if p.c.parts() == 1 {
+        return first;
+    }
+    let each = cx.asm.u32(each);
+    let before = cx.asm.imul(p.place.part, each);
+    cx.asm.iadd(first, before)
+}
+
 /// The right side.
 struct Right {
     operand: u16,
@@ -97,10 +112,11 @@ impl Right {
         let pitch = cx.asm.u32(depth / c.frag.2 * c.subgroup);
         let line = cx.asm.imul(line, pitch);
         let lane = cx.asm.subgroup_lane(c.subgroup);
+        let first = cx.asm.iadd(line, lane);
         let b_ty = cx.asm.matrix_type(c.elem, (c.frag.2, c.frag.1), MatrixUse::B);
         Right {
             operand,
-            first: cx.asm.iadd(line, lane),
+            first: own_part(cx, p, first, own_steps(c) * c.subgroup),
             depth,
             ahead: fill.packed,
             register: cx.asm.matrix_register(b_ty),
@@ -138,7 +154,10 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
     let c = p.c;
     let (zero, total, tile) = (cx.asm.u32(0), cx.asm.u32(right.depth), cx.asm.u32(c.bk));
     let at = |k: Id| KRange { k, total, covered: true };
-    let size = cx.asm.u32(side_blocks(&c, c.bm, p.staged[0].along_k));
+    let left = &p.staged[0];
+    let size = cx.asm.u32(side_blocks(&c, c.bm, left.along_k));
+    let along_k = own_steps(&c) * c.frag.2;
+    let part_blocks = if left.along_k { along_k / GROUP } else { along_k * pitch(left.width) };
     let two = c.buffers == 2;
     let mut initial = if two { vec![zero] } else { vec![] };
     if c.ahead {
@@ -156,7 +175,8 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
         let mut next = if two { vec![cx.asm.isub(size, buffer)] } else { vec![] };
         let after = cx.asm.iadd(offset, tile);
         // What multiplication waits for first comes before what it does not.
-        let left = left_fragments(cx, p, buffer, 0);
+        let own = own_part(cx, p, buffer, part_blocks);
+        let left = left_fragments(cx, p, own, 0);
         if c.ahead {
             next.extend(stage::load_some(cx, p, at(after)));
         }
@@ -164,7 +184,7 @@ fn k_tiles(cx: &mut Emit<'_>, p: &Product<'_>, right: &Right) {
         let more = cx.asm.ult(after, total);
         let after = cx.asm.select(more, after, offset);
         let tiles = [offset, after].map(|k| right.tile(cx, &c, k));
-        next.extend(multiply(cx, p, right, (buffer, tiles, left), carried));
+        next.extend(multiply(cx, p, right, (own, tiles, left), carried));
         if !two {
             cx.asm.barrier();
         }
@@ -183,22 +203,22 @@ fn left_fragments(cx: &mut Emit<'_>, p: &Product<'_>, buffer: Id, step: u32) -> 
 }
 
 /// `sums += left · right` over a tile; `left` are the fragments of its first step, `ready` the blocks that were read ahead, as the result is for
-/// the next tile. Both tiles are those of the right side.
+/// the next tile. Both tiles are those of the right side; `own` is where the subgroup's part of the left tile begins.
 fn multiply(
     cx: &mut Emit<'_>,
     p: &Product<'_>,
     right: &Right,
-    (buffer, tiles, left): (Id, [BlockRun; 2], Vec<Id>),
+    (own, tiles, left): (Id, [BlockRun; 2], Vec<Id>),
     mut ready: Vec<Id>,
 ) -> Vec<Id> {
     let (_, along_n) = p.fragments();
     let mut sums: Vec<Id> = p.sums.iter().map(|&v| cx.asm.variable(v, p.sum_ty)).collect();
-    let steps = p.c.bk / p.c.frag.2;
+    let steps = own_steps(&p.c);
     for step in 0..steps {
         let number = step + right.ahead;
         ready.extend(right.read(cx, p, tiles[(number / steps) as usize], number % steps));
         let blocks: Vec<Id> = ready.drain(..along_n as usize).collect();
-        let a = if step == 0 { left.clone() } else { left_fragments(cx, p, buffer, step) };
+        let a = if step == 0 { left.clone() } else { left_fragments(cx, p, own, step) };
         for (j, &block) in blocks.iter().enumerate() {
             let b = right.fill(cx, p, block);
             for (i, &a) in a.iter().enumerate() {
