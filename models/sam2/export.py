@@ -2,11 +2,12 @@
 """SAM 2.1 -> the .pt2 programs that jvc compiles into one crate with six entry points.
 
     python export.py --checkpoint FILE_OR_FOLDER [--size large] [--out DIR]
-    python export.py --random SEED --size tiny|small|base_plus|large|twin [--out DIR]
+    python export.py --random SEED [--apart] --size tiny|small|base_plus|large|twin [--out DIR]
 
 --checkpoint  a folder in the form of transformers (facebook/sam2.1-hiera-large: config.json and model.safetensors), or Meta's
               own file (sam2.1_hiera_large.pt; then --size names its size)
 --random      made-up weights instead, for benchmarks and tests
+--apart       made-up weights by which the objects of a video stay apart, for follow.py
 Needs torch 2.11 and transformers 5.17 (the model's code is imported from there), no GPU and no network. Deterministic.
 
 Writes into DIR (S: side of the network's picture, 1024; h = S/4; t = S/16; C = 256 channels; `?`: symbolic):
@@ -103,6 +104,19 @@ def made_up(model, seed, levels=None):
     return model
 
 
+# By `made_up` alone a memory says little of its mask, and memories change little of what is seen: two objects soon get the same mask.
+APART = {"mask_downsampler.final_conv": 6, "cross_attn_image.o_proj": 4}
+
+
+def apart(model):
+    """Changes made-up weights such that two objects of a video keep masks of their own; and the second of three masks is thought the best by far, so that
+    rounding does not choose."""
+    for name, p in model.named_parameters():
+        p.data.mul_(next((factor for part, factor in APART.items() if part in name), 1))
+    model.mask_decoder.iou_prediction_head.proj_out.bias.data[2] += 2
+    return model
+
+
 def load(checkpoint, size):
     """A model with the weights of a checkpoint."""
     if os.path.isdir(checkpoint):
@@ -111,6 +125,25 @@ def load(checkpoint, size):
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     model.load_state_dict(from_meta(state.get("model", state)), strict=True)
     return model.eval()
+
+
+def add_source(parser):
+    """Options that say which weights."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint")
+    source.add_argument("--random", type=int, metavar="SEED")
+    parser.add_argument("--apart", action="store_true", help="with --random: objects of a video stay apart")
+    parser.add_argument("--size", choices=BACKBONES, default="large")
+
+
+def model_of(args):
+    """The model that these options name."""
+    if args.checkpoint:
+        return load(args.checkpoint, args.size)
+    model = made_up(Sam2VideoModel(configuration(args.size)), args.random, 7 if args.size == "twin" else None).eval()
+    # One matrix in upstream's checkpoints.
+    model.shared_image_embedding.positional_embedding.copy_(model.prompt_encoder.shared_embedding.positional_embedding)
+    return apart(model) if args.apart else model
 
 
 # ------------------------------------------------------------------------------------------------ entry points
@@ -327,19 +360,13 @@ def export(module, args, dims, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--checkpoint")
-    source.add_argument("--random", type=int, metavar="SEED")
-    parser.add_argument("--size", choices=BACKBONES, default="large")
+    add_source(parser)
     parser.add_argument("--max-side", type=int, default=MAX_SIDE, help="largest side of a picture: inputs and masks take memory by it")
     parser.add_argument("--only", nargs="*", help="names of entry points")
     parser.add_argument("--out", default="programs")
     args = parser.parse_args()
     torch.manual_seed(0)
-    if args.checkpoint:
-        model = load(args.checkpoint, args.size)
-    else:
-        model = made_up(Sam2VideoModel(configuration(args.size)), args.random, 7 if args.size == "twin" else None).eval()
+    model = model_of(args)
     os.makedirs(args.out, exist_ok=True)
     for name, (module, inputs, dims) in entry_points(model, args.max_side).items():
         if args.only and name not in args.only:

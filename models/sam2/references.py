@@ -14,7 +14,7 @@ Needs what export.py needs, torchvision 0.26, Pillow and safetensors. Determinis
         automatic.*, crops.*     Meta's SAM2AutomaticMaskGenerator on square.png, and with one layer of crops on picture.png
         parts.*                  boxes: suppression, crops, edges
         video.*                  Sam2VideoModel over the 8 frames, two objects; see `video`
-    long/, long.safetensors      20 frames in which two objects pass each other, and Sam2VideoModel's masks of both; see `long_video`
+    long/, long.safetensors      20 frames in which two objects pass each other, and Sam2VideoModel's masks of both; see `followed`
     pack.sh packs the folder.
 """
 import argparse
@@ -252,23 +252,29 @@ def parts(expected):
     expected["parts.near_edge"] = near.to(torch.uint8)
 
 
-def video_session(frames):
+def video_session(frames, side=SIDE, device="cpu", dtype=torch.float32):
     """Upstream's session and processor of a video."""
-    size = dict(height=SIDE, width=SIDE)
-    processor = Sam2VideoProcessor(Sam2ImageProcessor(size=size), Sam2VideoVideoProcessor(size=size), target_size=SIDE)
+    size = dict(height=side, width=side)
+    processor = Sam2VideoProcessor(Sam2ImageProcessor(size=size), Sam2VideoVideoProcessor(size=size), target_size=side)
     w, h = frames[0].size
-    stack = torch.cat([pixels(f) for f in frames])
-    return lambda: Sam2VideoInferenceSession(video=stack, video_height=h, video_width=w, dtype=torch.float32), processor
+    stack = torch.cat([pixels(f, side) for f in frames])
+    return lambda: Sam2VideoInferenceSession(
+        video=stack, video_height=h, video_width=w, dtype=dtype, inference_device=device, video_storage_device=device), processor
+
+
+def enlarged(out, size):
+    """A frame's masks at the video's size."""
+    w, h = size
+    return (torch.nn.functional.interpolate(out.pred_masks.float(), (h, w), mode="bilinear", align_corners=False)[:, 0] > 0).cpu()
 
 
 def keep_frames(expected, size, prefix, outs):
     """Masks of a video's size, and scores, by frame."""
-    w, h = size
     for o in outs:
-        full = torch.nn.functional.interpolate(o.pred_masks, (h, w), mode="bilinear", align_corners=False)[:, 0]
-        expected[f"{prefix}.{o.frame_idx}"] = (full > 0).to(torch.uint8)
+        masks = enlarged(o, size)
+        expected[f"{prefix}.{o.frame_idx}"] = masks.to(torch.uint8)
         expected[f"{prefix}.{o.frame_idx}.score"] = o.object_score_logits.flatten().clone()
-        print(prefix, o.frame_idx, [round(v, 3) for v in (full > 0).float().mean((1, 2)).tolist()], o.object_score_logits.flatten().tolist())
+        print(prefix, o.frame_idx, [round(v, 3) for v in masks.float().mean((1, 2)).tolist()], o.object_score_logits.flatten().tolist())
 
 
 def video(model, frames, expected):
@@ -294,29 +300,35 @@ def video(model, frames, expected):
         keep("video.from_mask", model.propagate_in_video_iterator(session, start_frame_idx=0, max_frame_num_to_track=3))
 
 
-LONG = 20
+# Frames of the long video, and what is said on its first: a click on object 1, a box around object 2, in pixels of 140 x 96.
+LONG, CLICK, BOX = 20, [48, 45], [80, 40, 116, 80]
 
 
-def long_frames():
-    """A red disc that goes right and a blue square that goes left, through each other's columns; three pixels a frame."""
-    return [draw(140, 96, shift=3 * t, seed=10) for t in range(LONG)]
+def long_frames(times=1):
+    """A red disc that goes right and a blue square that goes left, through each other's columns; three pixels a frame, all `times` as large."""
+    return [draw(140 * times, 96 * times, shift=3 * t * times, seed=10 + t) for t in range(LONG)]
+
+
+def followed(model, frames, times=1, side=SIDE, device="cpu", dtype=torch.float32):
+    """What Sam2VideoModel says of each frame of the long video. All frames forwards: the memory is full from frame 6 on, and pointers
+    of the first frames are forgotten from frame 16 on."""
+    new_session, processor = video_session(frames, side, device, dtype)
+    session = new_session()
+    scaled = lambda values: [v * times for v in values]
+    processor.add_inputs_to_inference_session(session, 0, 1, input_points=[[[scaled(CLICK)]]], input_labels=[[[1]]])
+    model(session, frame_idx=0)
+    processor.add_inputs_to_inference_session(session, 0, 2, input_boxes=[[scaled(BOX)]])
+    model(session, frame_idx=0)
+    yield from model.propagate_in_video_iterator(session, start_frame_idx=0)
 
 
 def long_video(model, out):
-    """Object 1: a click on frame 0. Object 2: a box on frame 0. All frames forwards: the memory is full from frame 6 on, and pointers
-    of the first frames are forgotten from frame 16 on."""
     frames, expected = long_frames(), {}
     os.makedirs(os.path.join(out, "long"), exist_ok=True)
     for t, frame in enumerate(frames):
         frame.save(os.path.join(out, "long", f"{t:02}.png"), optimize=True)
-    new_session, processor = video_session(frames)
-    session = new_session()
     with torch.no_grad():
-        processor.add_inputs_to_inference_session(session, 0, 1, input_points=[[[[48, 45]]]], input_labels=[[[1]]])
-        model(session, frame_idx=0)
-        processor.add_inputs_to_inference_session(session, 0, 2, input_boxes=[[[80, 40, 116, 80]]])
-        model(session, frame_idx=0)
-        keep_frames(expected, frames[0].size, "long", model.propagate_in_video_iterator(session, start_frame_idx=0))
+        keep_frames(expected, frames[0].size, "long", followed(model, frames))
     save_file({k: v.contiguous().clone() for k, v in expected.items()}, os.path.join(out, "long.safetensors"))
 
 

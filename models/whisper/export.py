@@ -36,6 +36,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SAMPLES, FRAMES, HOP, WINDOW = 480000, 3000, 160, 400
@@ -196,6 +197,18 @@ def byte_letters():
     return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
 
 
+def made_up_tokenizer(tokens):
+    """A vocabulary for made-up weights: each byte, then pairs of bytes; and the special tokens by upstream's names."""
+    letters = byte_letters()
+    word = lambda i: letters[i] if i < 256 else letters[i // 256] + letters[i % 256]
+    languages = list(LANGUAGES) if tokens["n_languages"] > NANO_LANGUAGES else ["en", "de", "fr"]
+    names = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{x}|>" for x in languages[:tokens["n_languages"]]), "<|translate|>", "<|transcribe|>", "<|startoflm|>",
+             "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+    added = [dict(id=tokens["end"] + i, content=name, special=True) for i, name in enumerate(names)]
+    vocabulary = {word(i): i for i in range(tokens["end"])}
+    return dict(version="1.0", added_tokens=added, decoder=dict(type="ByteLevel"), model=dict(type="BPE", vocab=vocabulary, merges=[]))
+
+
 def load_random(seed, size, out):
     torch.manual_seed(seed)
     config = config_of(size)
@@ -218,14 +231,8 @@ def load_random(seed, size, out):
             p.data = 0.1 * torch.randn(p.shape)
     model.tie_weights()
     tokens = specials_of(config.vocab_size)
-    if size == "nano":
-        vocabulary = {letter: i for i, letter in enumerate(byte_letters())}
-        languages = ["en", "de", "fr"]
-        names = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{x}|>" for x in languages), "<|translate|>", "<|transcribe|>", "<|startoflm|>",
-                 "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
-        added = [dict(id=tokens["end"] + i, content=name, special=True) for i, name in enumerate(names)]
-        with open(os.path.join(out, "tokenizer.json"), "w") as f:
-            json.dump(dict(version="1.0", added_tokens=added, decoder=dict(type="ByteLevel"), model=dict(type="BPE", vocab=vocabulary, merges=[])), f)
+    with open(os.path.join(out, "tokenizer.json"), "w") as f:
+        json.dump(made_up_tokenizer(tokens), f)
     begin = tokens["end"]
     special = [i for i in range(tokens["start"], tokens["no_timestamps"]) if not tokens["language_begin"] <= i < tokens["translate"]]
     heads = [[config.decoder_layers - 1, h] for h in range(min(4, config.decoder_attention_heads))]
