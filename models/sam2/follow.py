@@ -2,9 +2,10 @@
 """Whether the program `sam2` follows two objects through a video of 20 frames as PyTorch does: the masks of every frame beside each other.
 
     python export.py --random 1 --apart --size large --out programs      # then `jvc compile` and `cargo build`, as README.md says
-    python follow.py --program target/release/sam2 --random 1 --apart --size large [--cuda] [--half]
+    python follow.py --program runner/target/release/sam2 --random 1 --apart --size large [--cuda] [--half]
 
---program     the program, with what stands before it where something does: "drivers/run target/release/sam2"; or several, of several crates
+--program     the program, with what stands before it where something does: "drivers/run runner/target/release/sam2";
+              or several, of several crates
 --weights     its weight file, where that is not beside the program or the crate; or as many as there are programs
 --checkpoint, --random, --apart, --size    the weights, as export.py was told
 --cuda        PyTorch computes on the GPU
@@ -12,10 +13,10 @@
 --work        a folder for frames and masks (default: one that is removed)
 Needs what references.py needs without --meta.
 
-The video is that of the twin's references, seven times as large for the other sizes (980 x 672): a disc and a square that pass each other. Object 1 is
-clicked on and object 2 gets a box, both on frame 0; then all frames forwards. PyTorch is transformers' Sam2VideoModel in float32 without
-TF32. Ends with 1 where the IoU of a mask with PyTorch's is under 0.99, or where the masks say too little: a
-mask of under 5 % or over 95 % of the picture, or the same mask for both objects (IoU over 0.95) on every frame but the first.
+The video is that of the twin's references, seven times as large for the other sizes (980 x 672): a disc and a square that pass each other. Object 1
+is clicked on and object 2 gets a box, both on frame 0; then all frames forwards. PyTorch is transformers' Sam2VideoModel in float32 without
+TF32. Ends with 1 where the IoU of a mask with PyTorch's is under 0.99, or where the masks say too little: a mask of under 5 % or over 95 %
+of the picture, or the same mask for both objects (IoU over 0.95) on every frame but the first.
 """
 import argparse
 import copy
