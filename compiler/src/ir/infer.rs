@@ -262,13 +262,13 @@ fn infer_reduce(x: &TensorType, combine: Combine, dims: &[usize], dtype: DType) 
     Ok(vec![out])
 }
 
-fn infer_moments(x: &TensorType, of_pairs: bool) -> Result<Vec<TensorType>, InferError> {
-    let kept = x.rank().checked_sub(1 + usize::from(of_pairs));
-    let Some(kept) = kept.filter(|_| !of_pairs || x.shape[x.rank() - 1].is(2)) else {
+fn infer_moments(x: &TensorType, of_triples: bool) -> Result<Vec<TensorType>, InferError> {
+    let kept = x.rank().checked_sub(1 + usize::from(of_triples));
+    let Some(kept) = kept.filter(|_| !of_triples || x.shape[x.rank() - 1].is(3)) else {
         return shape_err(format!("moments of {x}"));
     };
     let dtype = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    let shape = x.shape[..kept].iter().cloned().chain([Dim::from(2)]).collect();
+    let shape = x.shape[..kept].iter().cloned().chain([Dim::from(3)]).collect();
     Ok(vec![TensorType::new(dtype, shape)])
 }
 

@@ -152,10 +152,10 @@ pub enum Op {
         /// Subtracted from the count.
         correction: f64,
     },
-    /// `x[…,n] → […,2]`: mean, and `Σ(x − mean)²`, in f32 (f64 for f64). Or those of all elements that pairs `x[…,n,2]` stand for, each for the
-    /// same number.
+    /// `x[…,n] → […,3]`: mean, `Σ(x − mean)²`, and the rest of the mean that the first has no digits for, in f32 (f64 for f64). Or those of all
+    /// elements that triples `x[…,n,3]` stand for, each for the same number.
     Moments {
-        /// Elements behind each pair; none where the input's elements are meant.
+        /// Elements behind each triple; none where the input's elements are meant.
         each: Option<i64>,
         /// The second of the result is `1 / √(var + eps)` instead, with the biased variance.
         eps: Option<f64>,

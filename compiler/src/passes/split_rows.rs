@@ -28,7 +28,7 @@
 //! A kernel of rows gives a row to one workgroup. A row of millions of elements (a group norm over an image or a waveform, a sum over
 //! everything) then keeps the device waiting for one of its units. Here sums, products, maxima, minima and their places become two reductions, and
 //! norms, variances and softmax are spelt out over such reductions and maps: the same formulas as in the row kernel, variances about the
-//! mean, chunks combined in a fixed order. Chunks of halves, of one length, give mean and squares at once, so that a norm reads its input twice.
+//! mean, chunks combined in a fixed order. Chunks of one length give mean and squares at once, so that a norm reads its input twice.
 //! What does not divide into chunks is padded with the value that changes nothing.
 //!
 //! The rule looks at sizes ([`MIN_LEN`], [`MAX_ROWS`]) and, on GPUs, at the number of units: there, fewer rows than two a unit are few, and
@@ -39,7 +39,7 @@ use super::{Cx, Pass};
 use crate::ir::op::Body;
 use crate::ir::{DType, Dim, Graph, NodeId, Op, TensorType, ValueId};
 use jvc_kernels::dtype::Ty;
-use jvc_kernels::expr::{Binary, Exprs, Unary};
+use jvc_kernels::expr::{Binary, ExprId, Exprs, Unary};
 use jvc_kernels::spec::Combine;
 
 /// Shorter rows are quicker in one kernel: below this, the launches that a split adds outweigh what one workgroup takes for a row. Measured
@@ -226,14 +226,45 @@ fn accumulator(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// Mean, and `Σ (x − mean)²` or with `eps` the factor of a norm, of each row: from those of its chunks, for which the input is read once. None
-/// where chunks differ in length, and of f32: the rounded means of chunks differ by more than the row's own mean is off, which shows where
-/// elements lie close together and far from zero (a variance of 1e-4 about 1e3 is off by 6e-5 of itself). Halves are too coarse for it.
-fn moments(p: &mut Patch<'_>, rows: &Rows, x: Ref, eps: Option<f64>) -> Option<[Ref; 2]> {
-    let dtype = p.ty(x).dtype;
-    if rows.len % rows.chunk != 0 || accumulator(dtype) == dtype {
-        return None;
+/// What is known of each row.
+struct Moments {
+    mean: Ref,
+    /// What the mean has no digits for: that is some share of the spread of elements that lie close together and far from zero.
+    rest: Ref,
+    /// `Σ (x − mean)²`, or the factor of a norm.
+    second: Ref,
+}
+
+/// Mean and squares, with `eps` the factor of a norm, of each row: from those of its chunks, for which the input is read once. Where chunks differ
+/// in length, the input is read for the mean first: of differences from it, the zeros behind the end are counted in and out again.
+fn moments(p: &mut Patch<'_>, rows: &Rows, x: Ref, eps: Option<f64>) -> Option<Moments> {
+    if rows.len % rows.chunk == 0 {
+        let [mean, second, rest] = moments_of_chunks(p, rows, x, eps)?;
+        return Some(Moments { mean, rest, second });
     }
+    let acc = accumulator(p.ty(x).dtype);
+    let mean = mean(p, rows, x, acc)?;
+    let centred = map(p, &[x, mean], acc, |e, _, a| e.bin(Binary::Sub, a[0], a[1]));
+    let [drift, squares, drift_rest] = moments_of_chunks(p, rows, centred, None)?;
+    let padded = ((rows.len + rows.chunk - 1) / rows.chunk * rows.chunk) as f64;
+    let len = rows.len as f64;
+    let rest = map(p, &[drift, drift_rest], acc, |e, ty, a| {
+        let (drift, all) = (e.bin(Binary::Add, a[0], a[1]), e.lit(ty, padded / len));
+        e.bin(Binary::Mul, drift, all)
+    });
+    let second = map(p, &[squares, drift], acc, |e, ty, a| {
+        let (of_zeros, zero) = (e.lit(ty, padded * (padded - len) / len), e.lit(ty, 0.0));
+        let square = e.bin(Binary::Mul, a[1], a[1]);
+        let excess = e.bin(Binary::Mul, square, of_zeros);
+        let squares = e.bin(Binary::Sub, a[0], excess);
+        let squares = e.bin(Binary::Max, squares, zero);
+        eps.map_or(squares, |eps| factor(e, ty, squares, (len, eps)))
+    });
+    Some(Moments { mean, rest, second })
+}
+
+/// Mean, squares or factor, and the mean's rest, of the chunks of each row.
+fn moments_of_chunks(p: &mut Patch<'_>, rows: &Rows, x: Ref, eps: Option<f64>) -> Option<[Ref; 3]> {
     let ones = |(d, n): (usize, Dim)| if rows.dims.contains(&d) { Dim::from(1) } else { n };
     let shape: Vec<Dim> = p.ty(x).shape.iter().cloned().enumerate().map(ones).collect();
     let chunks = rows.cut(p, x, Combine::Sum)?;
@@ -244,7 +275,15 @@ fn moments(p: &mut Patch<'_>, rows: &Rows, x: Ref, eps: Option<f64>) -> Option<[
         let column = p.add(slice, &[of_rows])?;
         p.reshape(column, shape.clone())
     };
-    Some([part(0)?, part(1)?])
+    Some([part(0)?, part(1)?, part(2)?])
+}
+
+/// `1 / √(squares / n + eps)`.
+fn factor(e: &mut Exprs, ty: Ty, squares: ExprId, (n, eps): (f64, f64)) -> ExprId {
+    let (n, eps) = (e.lit(ty, n), e.lit(ty, eps));
+    let variance = e.bin(Binary::Div, squares, n);
+    let shifted = e.bin(Binary::Add, variance, eps);
+    e.un(Unary::Rsqrt, shifted)
 }
 
 /// `Σ x / n`.
@@ -256,49 +295,24 @@ fn mean(p: &mut Patch<'_>, rows: &Rows, x: Ref, acc: DType) -> Option<Ref> {
     }))
 }
 
-/// `Σ (x − mean)²`, or `Σ x²` without a mean.
-fn squares(p: &mut Patch<'_>, rows: &Rows, x: Ref, mean: Option<Ref>, acc: DType) -> Option<Ref> {
-    let inputs: Vec<Ref> = std::iter::once(x).chain(mean).collect();
-    let squared = map(p, &inputs, acc, |e, _, a| {
-        let d = a.get(1).map_or(a[0], |&mean| e.bin(Binary::Sub, a[0], mean));
-        e.bin(Binary::Mul, d, d)
-    });
-    rows.reduce(p, squared, Combine::Sum, acc)
-}
-
 fn norm(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, eps: f64, rms: bool) -> Option<Ref> {
+    if !rms {
+        let m = moments(p, rows, x, Some(eps))?;
+        return Some(map(p, &[x, m.mean, m.rest, m.second], out.dtype, |e, _, a| {
+            let near = e.bin(Binary::Sub, a[0], a[1]);
+            let centred = e.bin(Binary::Sub, near, a[2]);
+            e.bin(Binary::Mul, centred, a[3])
+        }));
+    }
     let acc = accumulator(out.dtype);
-    let at_once = if rms { None } else { moments(p, rows, x, Some(eps)) };
-    let (mean, scale) = match at_once {
-        Some([mean, scale]) => (Some(mean), scale),
-        None => {
-            let mean = if rms { None } else { Some(mean(p, rows, x, acc)?) };
-            let total = squares(p, rows, x, mean, acc)?;
-            let scale = map(p, &[total], acc, |e, ty, a| {
-                let (n, eps) = (e.lit(ty, rows.len as f64), e.lit(ty, eps));
-                let variance = e.bin(Binary::Div, a[0], n);
-                let shifted = e.bin(Binary::Add, variance, eps);
-                e.un(Unary::Rsqrt, shifted)
-            });
-            (mean, scale)
-        }
-    };
-    let inputs: Vec<Ref> = [x, scale].into_iter().chain(mean).collect();
-    Some(map(p, &inputs, out.dtype, |e, _, a| {
-        let d = a.get(2).map_or(a[0], |&mean| e.bin(Binary::Sub, a[0], mean));
-        e.bin(Binary::Mul, d, a[1])
-    }))
+    let squared = map(p, &[x], acc, |e, _, a| e.bin(Binary::Mul, a[0], a[0]));
+    let total = rows.reduce(p, squared, Combine::Sum, acc)?;
+    let scale = map(p, &[total], acc, |e, ty, a| factor(e, ty, a[0], (rows.len as f64, eps)));
+    Some(map(p, &[x, scale], out.dtype, |e, _, a| e.bin(Binary::Mul, a[0], a[1])))
 }
 
 fn variance(p: &mut Patch<'_>, rows: &Rows, x: Ref, out: TensorType, correction: f64) -> Option<Ref> {
-    let acc = accumulator(out.dtype);
-    let total = match moments(p, rows, x, None) {
-        Some([_, total]) => total,
-        None => {
-            let mean = mean(p, rows, x, acc)?;
-            squares(p, rows, x, Some(mean), acc)?
-        }
-    };
+    let total = moments(p, rows, x, None)?.second;
     Some(map(p, &[total], out.dtype, |e, ty, a| {
         let n = e.lit(ty, (rows.len as f64 - correction).max(0.0));
         e.bin(Binary::Div, a[0], n)

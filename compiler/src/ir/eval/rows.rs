@@ -2,6 +2,7 @@
 
 use super::reduce::{max, slots};
 use super::tensor::{Data, Tensor, lines};
+use crate::ir::ty::DType;
 
 pub(super) fn softmax(x: &Tensor, dim: usize, log: bool) -> Data {
     let v = x.floats();
@@ -49,21 +50,23 @@ pub(super) fn variance(x: &Tensor, dims: &[usize], correction: f64) -> Data {
     Data::Float(squares.into_iter().map(|q| q / (count - correction).max(0.0)).collect())
 }
 
-/// Mean and squares about it of the last dimension; pairs stand for so many elements each.
+/// Mean, squares about it and the mean's rest of the last dimension; triples stand for so many elements each.
 pub(super) fn moments(x: &Tensor, each: Option<i64>, eps: Option<f64>) -> Data {
     let v = x.floats();
-    let width = 1 + usize::from(each.is_some());
-    let n = x.shape[x.shape.len() - width];
-    let rows: usize = x.shape[..x.shape.len() - width].iter().product();
+    let (width, kept) = if each.is_some() { (3, x.shape.len() - 2) } else { (1, x.shape.len() - 1) };
+    let n = x.shape[kept];
+    let rows: usize = x.shape[..kept].iter().product();
     let of_row = |row: usize| {
-        let row = &v[row * n * width..(row + 1) * n * width];
-        let means = row.iter().step_by(width);
+        let row: Vec<&[f64]> = v[row * n * width..(row + 1) * n * width].chunks(width).collect();
+        let means = row.iter().map(|of| of[0] + of.get(2).unwrap_or(&0.0));
         let mean = means.clone().sum::<f64>() / n as f64;
         let between: f64 = means.map(|m| (m - mean).powi(2)).sum::<f64>() * each.unwrap_or(1) as f64;
-        let within: f64 = if width == 2 { row.iter().skip(1).step_by(2).sum() } else { 0.0 };
+        let within: f64 = row.iter().filter_map(|of| of.get(1)).sum();
         let squares = between + within;
         let count = n as f64 * each.unwrap_or(1) as f64;
-        [mean, eps.map_or(squares, |eps| 1.0 / (squares / count + eps).sqrt())]
+        let first = if x.dtype == DType::F64 { mean } else { f64::from(mean as f32) };
+        let rest = if first.is_finite() { mean - first } else { 0.0 };
+        [first, eps.map_or(squares, |eps| 1.0 / (squares / count + eps).sqrt()), rest]
     };
     Data::Float((0..rows).flat_map(of_row).collect())
 }
@@ -71,7 +74,6 @@ pub(super) fn moments(x: &Tensor, each: Option<i64>, eps: Option<f64>) -> Data {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::ty::DType;
 
     #[test]
     fn softmax_of_large_values_does_not_overflow() {
@@ -84,14 +86,21 @@ mod tests {
         let values: Vec<f64> = (0..12).map(|i| f64::from(i * i % 7) + 0.25).collect();
         let whole = Tensor::from_f64(DType::F64, &[1, 12], values.clone());
         let parts = Tensor::from_f64(DType::F64, &[1, 3, 4], values);
-        let Data::Float(pairs) = moments(&parts, None, None) else { panic!("floats") };
-        let pairs = Tensor::from_f64(DType::F64, &[1, 3, 2], pairs);
-        let (Data::Float(a), Data::Float(b)) = (moments(&whole, None, None), moments(&pairs, Some(4), None)) else {
+        let Data::Float(triples) = moments(&parts, None, None) else { panic!("floats") };
+        let triples = Tensor::from_f64(DType::F64, &[1, 3, 3], triples);
+        let (Data::Float(a), Data::Float(b)) = (moments(&whole, None, None), moments(&triples, Some(4), None)) else {
             panic!("floats")
         };
         let Data::Float(variance) = variance(&whole, &[1], 0.0) else { panic!("floats") };
         assert!((a[0] - b[0]).abs() < 1e-12 && (a[1] - b[1]).abs() < 1e-12, "{a:?} {b:?}");
         assert!((a[1] / 12.0 - variance[0]).abs() < 1e-12, "{a:?} {variance:?}");
+    }
+
+    #[test]
+    fn a_mean_and_its_rest_are_the_mean() {
+        let x = Tensor::from_f64(DType::F32, &[1, 3], vec![1e6, 1e6, 1e6 + 0.0625]);
+        let Data::Float(m) = moments(&x, None, None) else { panic!("floats") };
+        assert!(m[0] == 1e6 && (m[2] - 0.0625 / 3.0).abs() < 1e-9, "{m:?}");
     }
 
     #[test]

@@ -196,8 +196,7 @@ pub(super) fn lower_variance(
     let total = row.stage(cx, Combine::Sum, value);
     let mean = cx.bin(Binary::Div, total, n);
     let centred = cx.bin(Binary::Sub, value, mean);
-    let square = cx.bin(Binary::Mul, centred, centred);
-    let squares = row.stage(cx, Combine::Sum, square);
+    let (squares, _) = about_mean(cx, &mut row, centred, n);
     let divisor = match count.as_const() {
         // A literal, so that a division by zero is seen as such: Mesa would fold it into a finite number.
         Some(n) => cx.lit(ty, (n as f64 - correction).max(0.0)),
@@ -213,7 +212,22 @@ pub(super) fn lower_variance(
     row.finish(cx, stores, vec![])
 }
 
-/// Mean and squares about it, of elements or of what pairs stand for.
+/// `Σ (x − mean)²` and what the mean is off by, of rows whose elements are `centred` about a mean that is rounded: that is off by some share of the
+/// rows' spread, if they lie far from zero. The squares' excess is n times the square of it.
+fn about_mean(cx: &mut Ctx<'_>, row: &mut Row, centred: ExprId, n: ExprId) -> (ExprId, ExprId) {
+    let drift = row.stage(cx, Combine::Sum, centred);
+    let square = cx.bin(Binary::Mul, centred, centred);
+    let squares = row.stage(cx, Combine::Sum, square);
+    let off = cx.bin(Binary::Div, drift, n);
+    let excess = cx.bin(Binary::Mul, drift, off);
+    // Of equal elements rounding may leave less than nothing; squares that are infinite stay so.
+    let (zero, less) = (cx.lit(cx.ix.exprs.ty(squares), 0.0), cx.bin(Binary::Sub, squares, excess));
+    let (nothing, endless) = (cx.bin(Binary::Mul, squares, zero), cx.un(Unary::IsInf, squares));
+    let (nothing, some) = (cx.ix.select(endless, squares, nothing), cx.bin(Binary::Lt, excess, squares));
+    (cx.ix.select(some, less, nothing), off)
+}
+
+/// Mean, squares about it and the mean's rest, of elements or of what triples stand for.
 pub(super) fn lower_moments(cx: &mut Ctx<'_>, node: &Node, each: Option<i64>, eps: Option<f64>) -> Lowered {
     let (x, out) = (node.inputs[0], node.outputs[0]);
     let shape = cx.ty(x).shape.clone();
@@ -231,18 +245,26 @@ pub(super) fn lower_moments(cx: &mut Ctx<'_>, node: &Node, each: Option<i64>, ep
     let value = element(cx, &row, 0);
     let n = cx.dim_as(ty, &shape[kept]);
     let total = row.stage(cx, Combine::Sum, value);
-    let mean = cx.bin(Binary::Div, total, n);
-    let centred = cx.bin(Binary::Sub, value, mean);
-    let mut square = cx.bin(Binary::Mul, centred, centred);
+    let near = cx.bin(Binary::Div, total, n);
+    let mut centred = cx.bin(Binary::Sub, value, near);
+    if each.is_some() {
+        let rest = element(cx, &row, 2);
+        centred = cx.bin(Binary::Add, centred, rest);
+    }
+    let (mut second, off) = about_mean(cx, &mut row, centred, n);
     let mut count = n;
     if let Some(each) = each {
         let each = cx.lit(ty, each as f64);
-        let between = cx.bin(Binary::Mul, square, each);
         let within = element(cx, &row, 1);
-        square = cx.bin(Binary::Add, within, between);
+        let within = row.stage(cx, Combine::Sum, within);
+        let between = cx.bin(Binary::Mul, second, each);
+        second = cx.bin(Binary::Add, within, between);
         count = cx.bin(Binary::Mul, n, each);
     }
-    let mut second = row.stage(cx, Combine::Sum, square);
+    // The mean in two parts: the first as near as one has digits for it.
+    let mean = cx.bin(Binary::Add, near, off);
+    let moved = cx.bin(Binary::Sub, mean, near);
+    let rest = cx.bin(Binary::Sub, off, moved);
     if let Some(eps) = eps {
         let variance = cx.bin(Binary::Div, second, count);
         let eps = cx.lit(ty, eps);
@@ -250,7 +272,7 @@ pub(super) fn lower_moments(cx: &mut Ctx<'_>, node: &Node, each: Option<i64>, ep
         second = cx.un(Unary::Rsqrt, shifted);
     }
     let mut stores = vec![];
-    for (which, value) in [(0, mean), (1, second)] {
+    for (which, value) in [(0, mean), (1, second), (2, rest)] {
         let mut at = row.at[..kept].to_vec();
         at.push(cx.ix.int(which));
         stores.extend(finish(cx, out, at, value, &[]));
