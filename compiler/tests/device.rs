@@ -412,7 +412,8 @@ fn scans_and_scatters() {
     for combine in [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min] {
         let mut c = Case::new();
         let x = c.input(DType::F32, &[3, 11, 2]);
-        let outs = c.ops(Op::Scan { combine, dim: 1 }, &[x]);
+        let mut outs = c.ops(Op::Scan { combine, dim: 1, skip: 0 }, &[x]);
+        outs.extend(c.ops(Op::Scan { combine, dim: 1, skip: 4 }, &[x]));
         c.check(&outs);
     }
     for mode in [ScatterMode::Set, ScatterMode::Add, ScatterMode::Mul, ScatterMode::Max, ScatterMode::Min] {

@@ -83,6 +83,6 @@ fn trapezoid(cx: &mut Cx, c: &Call<'_>) -> Vals {
 
 fn cumulative_trapezoid(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let (areas, dim) = double_areas(cx, c)?;
-    let running = cx.add(Op::Scan { combine: Combine::Sum, dim }, vec![areas])?[0];
+    let running = cx.add(Op::Scan { combine: Combine::Sum, dim, skip: 0 }, vec![areas])?[0];
     Ok(vec![cx.scale(running, 0.5)?.into()])
 }

@@ -19,7 +19,7 @@ pub(super) const OPS: &[AtenOp] = &[
 fn positions(cx: &mut Cx, call: &Call<'_>, repeats: ValueId, dim: usize) -> Built {
     let n = cx.size(repeats, 0);
     let counts = cx.cast(repeats, DType::I32)?;
-    let ends = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0 }, vec![counts])?;
+    let ends = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0, skip: 0 }, vec![counts])?;
     let size = match call.opt_dim("output_size")? {
         Some(given) => given,
         None => {

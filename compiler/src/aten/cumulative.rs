@@ -22,7 +22,7 @@ pub(super) fn scan(cx: &mut Cx, x: ValueId, combine: Combine, dim: usize) -> Bui
     let dtype = cx.tensor_dtype(x);
     let wide = if dtype.is_float() { accumulator(dtype) } else { dtype };
     let x = cx.cast(x, wide)?;
-    let y = cx.add1(Op::Scan { combine, dim }, vec![x])?;
+    let y = cx.add1(Op::Scan { combine, dim, skip: 0 }, vec![x])?;
     cx.cast(y, dtype)
 }
 
@@ -49,7 +49,7 @@ fn extremum(cx: &mut Cx, call: &Call<'_>, combine: Combine) -> Result<Vec<Val>, 
     // Truth values have no order in kernels; as small integers they have.
     let ordered = if dtype == DType::Bool { cx.cast(x, DType::U8)? } else { x };
     let x = at_least_1d(cx, ordered)?;
-    let results = cx.add(Op::Scan { combine, dim }, vec![x])?;
+    let results = cx.add(Op::Scan { combine, dim, skip: 0 }, vec![x])?;
     let at = cx.reshape(results[1], shape.clone())?;
     let value = cx.cast(results[0], dtype)?;
     Ok(vec![Val::Tensor(cx.reshape(value, shape)?), Val::Tensor(at)])
@@ -63,7 +63,7 @@ fn log_sum_exp(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let acc = accumulator(dtype);
     let x = at_least_1d(cx, x)?;
     let x = cx.cast(x, acc)?;
-    let top = cx.add(Op::Scan { combine: Combine::Max, dim }, vec![x])?[0];
+    let top = cx.add(Op::Scan { combine: Combine::Max, dim, skip: 0 }, vec![x])?[0];
     let rank = cx.rank(x);
     let mut pairs = cx.shape(x);
     pairs.push(cx.size(x, dim));

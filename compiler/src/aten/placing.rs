@@ -225,7 +225,7 @@ fn nonzero_static(cx: &mut Cx, c: &Call<'_>) -> Vals {
         let on = b.ne(a[0], zero);
         b.cast(Ty::I64, on)
     })?;
-    let count = cx.add(Op::Scan { combine: Combine::Sum, dim: 0 }, vec![set])?[0];
+    let count = cx.add(Op::Scan { combine: Combine::Sum, dim: 0, skip: 0 }, vec![set])?[0];
     // The k-th non-zero writes its position at k; zeros write at −1, which is nowhere.
     let place = cx.map2(set, count, DType::I64, |b, s, k| {
         let p = b.mul(s, k);

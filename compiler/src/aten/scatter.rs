@@ -335,7 +335,7 @@ pub(super) fn ordinals(cx: &mut Cx, mask: ValueId) -> Built {
     let shape = cx.shape(mask);
     let flat = flattened(cx, mask)?;
     let ones = cx.cast(flat, DType::I32)?;
-    let upto = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0 }, vec![ones])?;
+    let upto = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0, skip: 0 }, vec![ones])?;
     let before = cx.map2(upto, ones, DType::I32, |b, s, one| b.sub(s, one))?;
     cx.reshape(before, shape)
 }

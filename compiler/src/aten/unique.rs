@@ -77,7 +77,7 @@ fn runs(
 /// The run of each element of `x`.
 fn inverse(cx: &mut Cx, x: ValueId, starts: ValueId, order: Option<ValueId>) -> Built {
     let ones = cx.cast(starts, DType::I32)?;
-    let upto = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0 }, vec![ones])?;
+    let upto = cx.add1(Op::Scan { combine: Combine::Sum, dim: 0, skip: 0 }, vec![ones])?;
     let run = cx.map1(upto, |b, s| {
         let one = b.int(1);
         b.sub(s, one)

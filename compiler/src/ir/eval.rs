@@ -379,7 +379,7 @@ fn dispatch(
             vec![attention::attention_parts(args, *scale, *parts as usize, *len as usize)]
         }
         Op::Recurrent { cell, reverse, bias } => recurrent::recurrent(args, *cell, *reverse, *bias),
-        Op::Scan { combine, dim } => scan::scan(args[0], *combine, *dim),
+        Op::Scan { combine, dim, skip } => scan::scan(args[0], *combine, *dim, *skip as usize),
         Op::Scatter { dims, mode } => vec![scatter::scatter(args, dims, *mode)],
         Op::Sort { dim, descending, .. } => sort::sort(args[0], *dim, *descending, shape[*dim]),
         Op::Fft { inverse } => fft::fft(args[0], args[1], *inverse),

@@ -105,11 +105,16 @@ pub fn infer(op: &Op, inputs: &[&TensorType]) -> Result<Vec<TensorType>, InferEr
         Op::Attention { .. } => infer_attention(inputs),
         Op::AttentionParts { parts, len, .. } => infer_parts(inputs, *parts, *len),
         Op::Recurrent { cell, bias, .. } => infer_recurrent(inputs, *cell, *bias),
-        Op::Scan { combine, dim } => {
+        Op::Scan { combine, dim, skip } => {
             check_dim(*dim, inputs[0])?;
-            let mut tys = vec![inputs[0].clone()];
+            let mut shape = inputs[0].shape.clone();
+            if *skip < 0 || shape[*dim].as_const().map_or(*skip != 0, |len| *skip > len) {
+                return shape_err(format!("scan of {} but {skip} places", inputs[0]));
+            }
+            shape[*dim] = &shape[*dim] - &Dim::from(*skip);
+            let mut tys = vec![TensorType::new(inputs[0].dtype, shape.clone())];
             if matches!(combine, Combine::Max | Combine::Min) {
-                tys.push(TensorType::new(DType::I64, inputs[0].shape.clone()));
+                tys.push(TensorType::new(DType::I64, shape));
             }
             Ok(tys)
         }

@@ -233,6 +233,8 @@ pub enum Op {
         combine: Combine,
         /// Dimension.
         dim: usize,
+        /// So many first places count, but have no results.
+        skip: i64,
     },
     /// `base, index(i64) × n, src → out`: out is base, and for each coordinate c of src, in row-major order,
     /// `out[t] = mode(out[t], src[c])`, where t is c with the coordinates in `dims` replaced by the index inputs at c (same shape as src);

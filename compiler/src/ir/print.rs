@@ -409,7 +409,10 @@ fn attributes(op: &Op) -> Vec<String> {
             let cell = cell_word(*cell).to_string();
             [Some(cell), flag(*reverse, "reverse"), flag(*bias, "bias")].into_iter().flatten().collect()
         }
-        Op::Scan { combine, dim } => vec![combine_word(*combine).to_string(), format!("dim={dim}")],
+        Op::Scan { combine, dim, skip } => {
+            let skip = (*skip != 0).then(|| format!("skip={skip}"));
+            [Some(combine_word(*combine).to_string()), Some(format!("dim={dim}")), skip].into_iter().flatten().collect()
+        }
         Op::Scatter { dims, mode } => vec![mode_word(*mode).to_string(), list("dims", dims)],
         Op::Sort { dim, descending, keep } => {
             let keep = keep.as_ref().map(|k| format!("keep={k}"));

@@ -210,7 +210,7 @@ impl Gen {
 
     fn scans(&mut self, v: ValueId, dim: usize) {
         let combine = self.rng.pick(&[Combine::Sum, Combine::Max, Combine::Min]);
-        self.add(Op::Scan { combine, dim }, vec![v]);
+        self.add(Op::Scan { combine, dim, skip: 0 }, vec![v]);
         if let Ok(out) = self.b.add(Op::Sort { dim, descending: self.rng.flip(), keep: None }, vec![v]) {
             let mode = self.rng.pick(&[ScatterMode::Set, ScatterMode::Add, ScatterMode::Max]);
             self.add(Op::Scatter { dims: vec![dim], mode }, vec![v, out[1], out[0]]);

@@ -167,7 +167,11 @@ impl Parser<'_> {
                 let cell = self.choice(&CELLS, cell_word)?;
                 Op::Recurrent { cell, reverse: self.try_word("reverse"), bias: self.try_word("bias") }
             }
-            "scan" => Op::Scan { combine: self.choice(&COMBINES, combine_word)?, dim: self.dim_number()? },
+            "scan" => Op::Scan {
+                combine: self.choice(&COMBINES, combine_word)?,
+                dim: self.dim_number()?,
+                skip: if self.next_is("skip") { self.int_named("skip")? } else { 0 },
+            },
             "scatter" => {
                 let mode = self.choice(&MODES, mode_word)?;
                 Op::Scatter { dims: self.dims("dims")?, mode }

@@ -180,7 +180,7 @@ fn lower_anchor(cx: &mut Ctx<'_>, id: NodeId, epilogue: &[NodeId]) -> Result<Low
         Op::Attention { .. } => attention::lower(cx, node, epilogue),
         Op::AttentionParts { .. } => attention::lower_parts(cx, node),
         Op::Recurrent { cell, reverse, bias } => recurrent::lower(cx, node, *cell, *reverse, *bias),
-        Op::Scan { combine, dim } => Ok(scan::lower(cx, node, *combine, *dim, epilogue)),
+        Op::Scan { combine, dim, skip } => Ok(scan::lower(cx, node, *combine, (*dim, *skip), epilogue)),
         Op::Sort { dim, descending, .. } => Ok(sort::lower(cx, node, *dim, *descending)),
         Op::Fft { inverse } => fft::lower(cx, node, *inverse),
         op => panic!("{op:?} is no anchor"),
