@@ -18,6 +18,7 @@ use crate::report::{Code, Diagnostic};
 use crate::schedule::fuse::{fuse, is_leaf};
 use crate::schedule::inline::{Place, Use};
 use crate::schedule::interleave::interleave;
+use crate::schedule::join_steps::join_steps;
 use crate::schedule::layout::{self, Order};
 use crate::schedule::lower::{self, Draft};
 use crate::schedule::symtab::SymTable;
@@ -231,7 +232,7 @@ pub fn schedule(graph: &Graph, device: &DeviceProfile) -> Result<Scheduled, Vec<
         Place::Value(v) if !is_leaf(&graph.def(v).op) => place_bytes(graph, device, u),
         _ => 0,
     };
-    let drafts = wavefront(waves::order(interleave(drafts), &arena), graph, device);
+    let drafts = join_steps(wavefront(waves::order(interleave(drafts), &arena), graph, device));
     let (n, chain) = (drafts.len(), waves::longest_chain(&drafts));
     decisions.push(format!("{}: {n} kernels, of which {chain} depend on each other in the longest chain", graph.name));
     let orders = fusion.ordered();

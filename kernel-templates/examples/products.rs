@@ -187,6 +187,7 @@ fn compare(elem: DType, Shape { m, n, .. }: Shape) -> KernelSpec {
         vec![operand(elem, Access::Read), operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
     KernelSpec::Row(RowSpec {
         interface: interface(operands),
+        copies: 1,
         exprs: e,
         outer: vec![Extent::Const(m)],
         inner: vec![Extent::Const(n)],

@@ -444,6 +444,11 @@ impl<'s> Emit<'s> {
         }
     }
 
+    /// Takes the operands of a copy, whose number is a word, for those of the first of so many.
+    pub(crate) fn take_operands(&mut self, copy: Id, copies: u32) {
+        self.asm.take_operands(&mut self.buffers, copy, copies);
+    }
+
     /// Element of an operand at a computed index, for templates that read what they write.
     pub(crate) fn load(&mut self, operand: u16, index: Id) -> Id {
         self.asm.load(&self.buffers, operand, index)

@@ -18,6 +18,10 @@ pub fn written(spec: &KernelSpec, operand: u16) -> Option<Vec<Range<u64>>> {
     if spec.reads_symbols() {
         return None;
     }
+    let operand = match spec {
+        KernelSpec::Row(s) => operand % s.operands_of_a_copy(),
+        _ => operand,
+    };
     let mut spans = vec![];
     for (store, extents) in stores(spec).into_iter().filter(|(s, _)| s.operand == operand) {
         spans.extend(store_spans(spec.exprs(), store.index, &extents)?);

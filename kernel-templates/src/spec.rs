@@ -157,8 +157,10 @@ pub struct Stage {
 /// value's type). `row_stores` are written once a row (no inner axes), `element_stores` once per inner coordinate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RowSpec {
-    /// Operands.
+    /// Operands, those of one copy after those of another.
     pub interface: Interface,
+    /// How often all of it is done, by other workgroups on other operands: expressions name those of the first copy. At least 1.
+    pub copies: u32,
     /// Arena of all expressions.
     pub exprs: Exprs,
     /// One row per coordinate.
@@ -175,6 +177,13 @@ pub struct RowSpec {
     pub threads_per_row: u32,
     /// Invocations of a workgroup.
     pub wg: u32,
+}
+
+impl RowSpec {
+    /// Operands of each copy.
+    pub fn operands_of_a_copy(&self) -> u16 {
+        (self.interface.operands.len() / self.copies.max(1) as usize) as u16
+    }
 }
 
 /// Where a matmul keeps the operands of its inner loop.

@@ -304,6 +304,9 @@ fn map(s: &MapSpec) -> String {
 fn row(s: &RowSpec) -> String {
     let mut line = Line::new("row", &s.exprs).word(extents(&s.outer)).word(extents(&s.inner));
     line = line.word(format_args!("t{}", s.threads_per_row)).word(format_args!("wg{}", s.wg));
+    if s.copies > 1 {
+        line = line.word(format_args!("copies{}", s.copies));
+    }
     for (k, stage) in s.stages.iter().enumerate() {
         line = line.value(&format!("a{k}={:?}", stage.combine).to_lowercase(), stage.value);
     }

@@ -81,6 +81,11 @@ impl<'a> Ctx<'a> {
             }
             return at as u16;
         }
+        self.operand_apart(place, dtype, access)
+    }
+
+    /// An operand of its own, though the place may be one already: parts of it that are found apart.
+    pub fn operand_apart(&mut self, place: Place, dtype: DType, access: Access) -> u16 {
         self.uses.push(Use { place, dtype, access });
         self.uses.len() as u16 - 1
     }

@@ -5,6 +5,7 @@ pub mod fuse;
 pub mod index;
 pub mod inline;
 pub mod interleave;
+pub mod join_steps;
 pub mod layout;
 pub mod lower;
 pub mod symtab;

@@ -115,6 +115,15 @@ fn earliest(items: &[Draft]) -> Vec<usize> {
     waves
 }
 
+/// Whether one of two kernels must wait for the other.
+pub(super) fn clash(a: &Draft, b: &Draft) -> bool {
+    let touched = touches(b);
+    let clashes = |(place, bytes, written): (Place, Range<u64>, bool)| {
+        touched.iter().any(|(p, r, w)| *p == place && (*w || written) && r.start < bytes.end && bytes.start < r.end)
+    };
+    is_opaque(a) || is_opaque(b) || touches(a).into_iter().any(clashes)
+}
+
 /// What a kernel reads (false) and writes (true).
 fn touches(d: &Draft) -> Vec<(Place, Range<u64>, bool)> {
     let mut out = vec![];

@@ -244,15 +244,15 @@ fn needs(drafts: &[Draft]) -> Vec<Vec<usize>> {
         } else {
             since_fence.push(i);
         }
-        for u in &d.uses {
-            let h = places.entry(u.place).or_default();
-            if u.access != Access::Write {
+        for (place, access) in accesses(d) {
+            let h = places.entry(place).or_default();
+            if access != Access::Write {
                 needs.extend(&h.writers);
             }
-            if u.access != Access::Read {
+            if access != Access::Read {
                 needs.extend(&h.readers);
             }
-            match u.access {
+            match access {
                 Access::Read => h.readers.push(i),
                 Access::Write => h.writers.push(i),
                 Access::ReadWrite => *h = History { readers: vec![], writers: vec![i] },
@@ -261,6 +261,18 @@ fn needs(drafts: &[Draft]) -> Vec<Vec<usize>> {
         needs.sort_unstable();
         needs.dedup();
         out.push(needs);
+    }
+    out
+}
+
+/// What a kernel does to each place, by all of its operands.
+fn accesses(d: &Draft) -> BTreeMap<Place, Access> {
+    let mut out: BTreeMap<Place, Access> = BTreeMap::new();
+    for u in &d.uses {
+        let access = out.entry(u.place).or_insert(u.access);
+        if *access != u.access {
+            *access = Access::ReadWrite;
+        }
     }
     out
 }

@@ -24,7 +24,10 @@ impl Case {
         let mut on_device = self.b.graph.clone();
         if let Some(name) = pass {
             let pass = PASSES.iter().find(|p| p.name == name).expect("a pass");
-            let done = run_one(pass, &mut on_device, &Cx::new(&|_| None, false, u32::MAX), false).expect("the pass");
+            let h200 = device::find("h200").expect("a bundled profile");
+            let cx = Cx::new(&|_| None, false, u32::MAX);
+            let cx = if as_gpu { cx.compiling_for(&h200) } else { cx };
+            let done = run_one(pass, &mut on_device, &cx, false).expect("the pass");
             assert!(done.patches > 0, "{name} found something");
         }
         run(on_device, &self.b.graph, &self.inputs, as_gpu)
@@ -131,6 +134,17 @@ fn both_directions_of_a_layer_step_between_the_same_barriers() {
 }
 
 #[test]
+fn steps_of_equal_layers_between_the_same_barriers_are_one_dispatch() {
+    for cell in [Cell::Gru, Cell::Lstm] {
+        let mut c = Case::new();
+        let ends: Vec<ValueId> = (0..2).flat_map(|_| layer(&mut c, cell, [9, 2, 32], false, true)).collect();
+        let steps = c.check_spread(&ends, None, true);
+        let rows = steps.iter().filter(|s| s.starts_with("row")).count();
+        assert!(rows <= 10, "{rows} dispatches of 18 steps: {steps:?}");
+    }
+}
+
+#[test]
 fn stacks_of_layers_that_do_not_depend_on_each_other_step_together() {
     let mut c = Case::new();
     let mut ends = vec![];
@@ -165,6 +179,8 @@ fn layers_of_a_stack_step_together_each_behind_the_one_below() {
         let steps = c.check_spread(&[y], None, true);
         let barriers = steps.iter().filter(|s| *s == "barrier").count();
         assert!(barriers < 24 + 20, "{barriers} barriers, one after the other there are 75: {steps:?}");
+        let rows = steps.iter().filter(|s| s.starts_with("row")).count();
+        assert!(rows < 3 * 24 - 20, "{rows} dispatches of 72 steps, those of a wave are one: {steps:?}");
     }
 }
 
@@ -196,6 +212,62 @@ fn few_long_rows_are_shared_by_many_workgroups() {
     let x = c.input(DType::F32, &[1, 8_255_520]);
     let y = c.op(Op::Norm { dims: vec![1], eps: 1e-5, rms: false }, &[x]);
     c.check_spread(&[y], Some("split_rows"), true);
+}
+
+/// Elements that lie a hundred thousand times farther from zero than from each other, in rows that chunks divide and in one that they do not.
+#[test]
+fn norms_and_variances_are_about_the_mean_itself_not_about_its_rounding() {
+    for (as_gpu, shape, pass) in [
+        (true, [3, 20_480], Some("split_rows")),
+        (true, [1, 16_411], Some("split_rows")),
+        (false, [2, 20_480], Some("split_rows")),
+        (false, [1, 16_411], Some("split_rows")),
+        (true, [5, 300], None),
+        (false, [5, 300], None),
+    ] {
+        let mut c = Case::new();
+        let x = c.input(DType::F32, &shape);
+        let far = c.inputs[0].floats().iter().map(|v| 1000.0 + 0.01 * v).collect();
+        c.inputs[0] = Tensor::from_f64(DType::F32, &shape.map(|n| n as usize), far);
+        let mut outs = vec![c.op(Op::Variance { dims: vec![1], correction: 1.0 }, &[x])];
+        if pass.is_some() {
+            outs.push(c.op(Op::Norm { dims: vec![1], eps: 1e-9, rms: false }, &[x]));
+        }
+        c.check_spread(&outs, pass, as_gpu);
+    }
+}
+
+#[test]
+fn rows_of_equal_elements_have_no_variance_and_infinite_ones_no_norm() {
+    let mut c = Case::new();
+    let x = c.input(DType::F32, &[3, 20_480]);
+    let mut values = c.inputs[0].floats().to_vec();
+    values[..20_480].fill(1e3 / 3.0);
+    values[20_480 + 7] = f64::INFINITY;
+    c.inputs[0] = Tensor::from_f64(DType::F32, &[3, 20_480], values);
+    let outs = [
+        c.op(Op::Variance { dims: vec![1], correction: 1.0 }, &[x]),
+        c.op(Op::Norm { dims: vec![1], eps: 1e-5, rms: false }, &[x]),
+    ];
+    c.check_spread(&outs, Some("split_rows"), true);
+}
+
+#[test]
+fn long_lines_are_scanned_in_chunks_behind_the_sums_of_those_before() {
+    for (dtype, shape, dim, combine) in [
+        (DType::F32, [1, 211_211], 1, Combine::Sum),
+        (DType::F32, [16_411, 3], 0, Combine::Sum),
+        (DType::I64, [2, 20_000], 1, Combine::Sum),
+        (DType::I32, [1, 17_000], 1, Combine::Prod),
+        (DType::F16, [1, 16_384], 1, Combine::Sum),
+    ] {
+        let mut c = Case::new();
+        let x = c.input(dtype, &shape);
+        let y = c.op(Op::Scan { combine, dim, skip: 0 }, &[x]);
+        let steps = c.check_spread(&[y], Some("split_scans"), true);
+        let barriers = steps.iter().filter(|s| *s == "barrier").count();
+        assert!(barriers <= 2, "sums, scans, and where the length does not divide a copy: {steps:?}");
+    }
 }
 
 #[test]

@@ -134,6 +134,28 @@ impl Asm {
         var
     }
 
+    /// The operands of the first of so many copies stand for those of another, whose number is a word.
+    ///
+    /// # Panics
+    /// Where operands are bindings.
+    pub(crate) fn take_operands(&mut self, buffers: &mut Buffers, copy: Id, copies: u32) {
+        let of_a_copy = buffers.operands.len() / copies as usize;
+        let words = |asm: &mut Asm, place: Place| match place {
+            Place::Address(address) => [0, 1].map(|half| asm.extract(address, half)),
+            Place::Variable(_) => panic!("bindings are not chosen from"),
+        };
+        for first in 0..of_a_copy {
+            let mut taken = words(self, buffers.operands[first].place);
+            for k in 1..copies {
+                let other = words(self, buffers.operands[first + k as usize * of_a_copy].place);
+                let number = self.u32(k);
+                let is_it = self.ieq(copy, number);
+                taken = [0, 1].map(|half| self.select(is_it, other[half], taken[half]));
+            }
+            buffers.operands[first].place = Place::Address(self.words2(taken[0], taken[1]));
+        }
+    }
+
     fn buffer_at(&mut self, place: Place, form: MemoryForm) -> BufferRef {
         let element = self.type_scalar(form.st);
         let block = self.type_block(element, form.st.size_bytes());

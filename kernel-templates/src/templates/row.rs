@@ -25,7 +25,7 @@ use crate::dtype::Ty;
 use crate::emit_expr::Emit;
 use crate::expr::{Expr, ExprId};
 use crate::limits::{Limits, Reject};
-use crate::spec::{Combine, Extent, Grid, GridFactor, Kernel, RowSpec, Stage, Store, Target};
+use crate::spec::{Combine, Extent, Grid, GridFactor, InterfaceForm, Kernel, RowSpec, Stage, Store, Target};
 use crate::templates::combining::{Accumulator, Taken};
 use crate::templates::kernel;
 use held::{Held, Pieces, hold};
@@ -76,6 +76,9 @@ fn memory_type(ty: Ty) -> St {
 /// When the spec contradicts itself.
 pub fn build(spec: &RowSpec, target: Target) -> Result<Kernel, BuildError> {
     check(spec)?;
+    if spec.copies > 1 && target.form == InterfaceForm::Bindings {
+        return Err(BuildError::Unsupported { what: "a kernel of several copies whose operands are bindings" });
+    }
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
     let mut cx = Emit::new(&spec.exprs, &spec.interface, &extents, target, spec.wg);
     cx.load_symbols(&extents);
@@ -92,13 +95,19 @@ pub fn build(spec: &RowSpec, target: Target) -> Result<Kernel, BuildError> {
     walk.row_stores(&mut cx, &spec.row_stores);
     walk.element_stores(&mut cx, spec);
     let rows = GridFactor { extents: spec.outer.clone(), divisor: spec.wg / spec.threads_per_row };
-    Ok(kernel(cx, Grid::linear(vec![rows])))
+    let copies = (spec.copies > 1).then(|| GridFactor { extents: vec![Extent::Const(spec.copies)], divisor: 1 });
+    Ok(kernel(cx, Grid::linear([rows].into_iter().chain(copies).collect())))
 }
 
 fn check(spec: &RowSpec) -> Result<(), BuildError> {
     let t = spec.threads_per_row;
     if spec.wg == 0 || !t.is_power_of_two() || !spec.wg.is_multiple_of(t) {
         return Err(shape(format!("row: threads_per_row={t} (a power of two that divides wg={})", spec.wg)));
+    }
+    let symbolic = spec.outer.iter().any(|e| matches!(e, Extent::Sym(_)));
+    let whole = spec.copies > 0 && spec.interface.operands.len().is_multiple_of(spec.copies as usize);
+    if !whole || (spec.copies > 1 && (t == 1 || symbolic)) {
+        return Err(shape(format!("row: {} copies of {} operands", spec.copies, spec.interface.operands.len())));
     }
     let check = Check { interface: &spec.interface, exprs: &spec.exprs };
     let extents: Vec<Extent> = spec.outer.iter().chain(&spec.inner).copied().collect();
@@ -181,7 +190,7 @@ impl Walk {
     fn shared(cx: &mut Emit<'_>, spec: &RowSpec) -> Walk {
         let threads = spec.threads_per_row;
         let arrays = shared_arrays(cx, spec);
-        let group = cx.asm.workgroup_index();
+        let group = copy_of(cx, spec);
         let local = cx.asm.local_index();
         let rows_per_group = cx.asm.u32(spec.wg / threads);
         let first_row = cx.asm.imul(group, rows_per_group);
@@ -366,6 +375,21 @@ impl Walk {
             Some(valid) => cx.if_then(valid, &[], |cx| all(cx)),
         };
     }
+}
+
+/// The workgroup's number within its copy, whose operands it takes.
+fn copy_of(cx: &mut Emit<'_>, spec: &RowSpec) -> Id {
+    let group = cx.asm.workgroup_index();
+    if spec.copies == 1 {
+        return group;
+    }
+    let rows: u32 = spec.outer.iter().map(|e| if let Extent::Const(n) = e { *n } else { 0 }).product();
+    let groups = rows.div_ceil(spec.wg / spec.threads_per_row).max(1);
+    let copy = cx.quotient_by(group, groups);
+    cx.take_operands(copy, spec.copies);
+    let groups = cx.asm.u32(groups);
+    let before = cx.asm.imul(copy, groups);
+    cx.asm.isub(group, before)
 }
 
 /// Partial results that one lane merges between two barriers.

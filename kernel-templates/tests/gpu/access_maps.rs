@@ -92,6 +92,7 @@ fn gathered_rows_are_summed() {
             let memory = memory(&operands, DType::I32, [ROWS as usize * w, b * l, b * w], &[]);
             let spec = KernelSpec::Row(RowSpec {
                 interface: interface(operands, false),
+                copies: 1,
                 exprs: e,
                 outer: vec![bags, width],
                 inner: vec![len],
@@ -193,6 +194,7 @@ fn pool(gpu: &jvc_runtime::Gpu, input: [Extent; 3], combine: Combine, (threads_p
     memory.operands = operands.iter().zip(sizes).map(|(o, n)| Random(3).buffer(o, n)).collect();
     let spec = KernelSpec::Row(RowSpec {
         interface: interface(operands, is_symbolic),
+        copies: 1,
         exprs: e,
         outer,
         inner: vec![Extent::Const(3), Extent::Const(3)],

@@ -338,6 +338,7 @@ fn reduction(combine: Combine, position: bool, [rows, len]: [Extent; 2], sharing
     let (row, stored) = (e.axis(0), e.arg(0, result.ty()));
     KernelSpec::Row(RowSpec {
         interface: interface(vec![operand(DType::I64, Access::Read), operand(result, Access::Write)], false),
+        copies: 1,
         exprs: e,
         outer: vec![rows],
         inner: vec![len],

@@ -126,6 +126,7 @@ fn reduce(gpu: &jvc_runtime::Gpu, shape: &Shape, combine: Combine, dtype: DType,
     }
     let spec = KernelSpec::Row(RowSpec {
         interface: interface(operands, symbolic(&shape.extents())),
+        copies: 1,
         exprs: e,
         outer: shape.outer.clone(),
         inner: shape.inner.clone(),
@@ -168,6 +169,7 @@ fn the_first_of_equal_extremes_and_the_first_nan_win() {
             }
             let spec = KernelSpec::Row(RowSpec {
                 interface: interface(operands, false),
+                copies: 1,
                 exprs: e,
                 outer: vec![Extent::Const(6)],
                 inner: vec![Extent::Const(6)],
@@ -204,6 +206,7 @@ fn long_sums_keep_their_digits_and_infinite_ones_stay_infinite() {
         buffers[0].store(2 * len as usize + 6, Value::F32(3e38));
         let spec = KernelSpec::Row(RowSpec {
             interface: interface(operands, false),
+            copies: 1,
             exprs: e,
             outer: vec![rows],
             inner: vec![Extent::Const(len)],
@@ -242,6 +245,40 @@ fn softmax_and_layer_norm_are_rows_of_stages() {
     }
 }
 
+#[test]
+fn a_nan_reaches_all_of_its_row_in_a_softmax_and_no_other() {
+    let Some(gpu) = gpu("softmax with NaN") else { return };
+    let shape = Shape { outer: vec![Extent::Const(4)], inner: vec![Extent::Const(1500)] };
+    for (threads, wg) in SHARINGS {
+        for dtype in [DType::F32, DType::F16] {
+            let operands = [operand(dtype, Access::Read), operand(dtype, Access::Write)];
+            let mut memory = shape.memory();
+            memory.operands = operands.iter().map(|o| Random(2).buffer(o, 6000)).collect();
+            memory.operands[0].store(700, Value::F32(f32::NAN));
+            (1500..3000).for_each(|i| memory.operands[0].store(i, Value::F32(f32::NAN)));
+            memory.operands[0].store(3001, Value::F32(f32::NEG_INFINITY));
+            let spec = KernelSpec::Row(softmax(&shape, dtype, threads, wg));
+            check(&gpu, &format!("softmax with NaN {dtype} {threads}/{wg}"), &spec, &memory, CLOSE);
+        }
+    }
+}
+
+#[test]
+fn copies_of_a_kernel_have_operands_of_their_own() {
+    let Some(gpu) = gpu("copies") else { return };
+    let shape = Shape { outer: vec![Extent::Const(3), Extent::Const(7)], inner: vec![Extent::Const(100)] };
+    let of_a_copy = [operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
+    for (copies, (threads, wg)) in [(2, (32, 64)), (3, (64, 64)), (4, (8, 32))] {
+        let mut spec = softmax(&shape, DType::F32, threads, wg);
+        let operands: Vec<_> = (0..copies).flat_map(|_| of_a_copy.clone()).collect();
+        spec.copies = copies;
+        spec.interface = interface(operands.clone(), false);
+        let mut memory = shape.memory();
+        memory.operands = (0..).zip(&operands).map(|(i, o)| Random(i).buffer(o, 2100)).collect();
+        check(&gpu, &format!("{copies} copies"), &KernelSpec::Row(spec), &memory, CLOSE);
+    }
+}
+
 fn check_rows(gpu: &jvc_runtime::Gpu, name: &str, shape: &Shape, spec: RowSpec, dtype: DType) {
     let mut memory = shape.memory();
     let n = elements(&memory, &shape.extents());
@@ -261,6 +298,7 @@ fn rows_of(
     let operands = vec![operand(dtype, Access::Read), operand(dtype, Access::Write)];
     RowSpec {
         interface: interface(operands, symbolic(&shape.extents())),
+        copies: 1,
         exprs,
         outer: shape.outer.clone(),
         inner: shape.inner.clone(),

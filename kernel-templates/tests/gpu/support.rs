@@ -19,11 +19,14 @@ pub(crate) fn targets(gpu: &Gpu, spec: &KernelSpec) -> Vec<Target> {
     let in_memory = spec.interface().operands.iter().any(|o| o.dtype == DType::I64);
     let computed = spec.exprs().iter().any(|(id, _)| spec.exprs().ty(id) == Ty::I64);
     let of = |int64: Int64| FORMS.map(|form| Target { form, int64 });
-    match (in_memory || computed, gpu.info().features.int64) {
+    let mut all = match (in_memory || computed, gpu.info().features.int64) {
         (false, _) => of(Int64::Native).to_vec(),
         (true, false) => of(Int64::Words).to_vec(),
         (true, true) => [of(Int64::Native), of(Int64::Words)].concat(),
-    }
+    };
+    // Copies choose among addresses.
+    all.retain(|t| !matches!(spec, KernelSpec::Row(s) if s.copies > 1) || t.form == InterfaceForm::Addresses);
+    all
 }
 
 /// Bytes around each operand that no kernel may touch.

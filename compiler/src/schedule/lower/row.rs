@@ -82,6 +82,7 @@ impl Row {
         let flops = self.n_rows * self.row_len * passes * 2.0;
         let mut spec = RowSpec {
             interface: cx.interface(),
+            copies: 1,
             exprs,
             outer: self.outer,
             inner: self.inner,

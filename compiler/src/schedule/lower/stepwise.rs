@@ -140,7 +140,7 @@ impl<'a> Layer<'a> {
 
     /// Bytes that a step touches, of those of whole operands.
     fn bytes(&self, whole: f64) -> f64 {
-        let series = (self.steps * (1 + gates(self.cell)) * self.state_bytes()) as f64;
+        let series = (self.steps * (2 + gates(self.cell)) * self.state_bytes()) as f64;
         (whole - series).max(0.0) + series / self.steps as f64
     }
 
@@ -188,9 +188,8 @@ impl<'a> Layer<'a> {
         let (b, u, k) = (cx.ix.axis(0, &batch), cx.ix.axis(1, &hidden), cx.ix.axis(2, &hidden));
         let mut row = Row::new(cx, &[batch, hidden.clone()], &[hidden]);
         let states = 2 + usize::from(self.bias);
-        // Of the two steps of y that it touches the earlier in memory comes first.
-        let (before, now) = if self.reverse { (1, 0) } else { (0, 1) };
-        let (before, now) = (cx.ix.int(before), cx.ix.int(if first { self.time(0) } else { now }));
+        // The step of y that it reads and the one that it writes are operands of their own: both directions are one kernel.
+        let (before, now) = (cx.ix.int(0), cx.ix.int(if first { self.time(0) } else { 0 }));
         let t = cx.ix.int(if first { self.time(0) } else { 0 });
         let h = |cx: &mut Ctx<'_>, unit: ExprId| {
             if first { cx.at(self.node.inputs[states], &[b, unit]) } else { cx.at(self.y(), &[before, b, unit]) }
@@ -214,9 +213,12 @@ impl<'a> Layer<'a> {
             cx.at(v, &[b, u])
         });
         let (h, c) = cell(cx, self.cell, &gate, old_h.or(old_c));
-        let mut stores = vec![own_store(cx, self.y(), &[now, b, u], h)];
+        let y = cx.operand_apart(Place::Value(self.y()), cx.ty(self.y()).dtype, Access::Write);
+        let mut stores = vec![own_store(cx, (self.y(), y), &[now, b, u], h)];
         if let Some(c) = c {
-            stores.push(own_store(cx, self.node.outputs[2], &[b, u], c));
+            let v = self.node.outputs[2];
+            let operand = cx.operand(Place::Value(v), cx.ty(v).dtype, Access::Write);
+            stores.push(own_store(cx, (v, operand), &[b, u], c));
         }
         row.finish_step(cx, stores)
     }
@@ -249,16 +251,13 @@ impl<'a> Layer<'a> {
         let operand = |place: Place| operand(draft, place);
         let (before, now, bytes) = (self.time(i - 1), self.time(i), self.state_bytes() as u64);
         let at = |t: i64| t as u64 * bytes..(t as u64 + 1) * bytes;
-        let y = Part {
-            operand: operand(Place::Value(self.y())),
-            start: before.min(now) as u64 * bytes,
-            read: Some(at(before)),
-            written: Some(at(now)),
-        };
+        let y = Place::Value(self.y());
+        let old = Part { operand: operand(y), start: at(before).start, read: Some(at(before)), written: None };
+        let new = Part { operand: written(draft, y), start: at(now).start, read: None, written: Some(at(now)) };
         // The last step ends within the place; the others as much before.
         let (start, left) = (now * source.stride, (self.steps - 1 - now) * source.stride);
         let read = Some(start as u64..(source.bytes - left) as u64);
-        vec![y, Part { operand: operand(source.place), start: start as u64, read, written: None }]
+        vec![old, new, Part { operand: operand(source.place), start: start as u64, read, written: None }]
     }
 
     /// Steps store into buffers of the layer's own; here is what must be elsewhere, too.
@@ -300,11 +299,15 @@ fn operand(draft: &Draft, place: Place) -> u16 {
     draft.uses.iter().position(|u| u.place == place).expect("every step uses it") as u16
 }
 
+/// Position of the operand through which a place is written.
+fn written(draft: &Draft, place: Place) -> u16 {
+    let at = draft.uses.iter().position(|u| u.place == place && u.access == Access::Write);
+    at.expect("every step writes it") as u16
+}
+
 /// A store into the value's own buffer, which it need not have otherwise.
-fn own_store(cx: &mut Ctx<'_>, v: ValueId, at: &[ExprId], value: ExprId) -> Store {
-    let ty = cx.ty(v);
-    let index = cx.ix.linear(at, &ty.shape);
-    let operand = cx.operand(Place::Value(v), ty.dtype, Access::Write);
+fn own_store(cx: &mut Ctx<'_>, (v, operand): (ValueId, u16), at: &[ExprId], value: ExprId) -> Store {
+    let index = cx.ix.linear(at, &cx.ty(v).shape);
     Store { operand, index, value, guard: None }
 }
 

@@ -9,6 +9,15 @@ use crate::spec::{RowSpec, Stage};
 
 /// The plainest form. Float sums and products are kept in f64.
 pub(crate) fn reference(spec: &RowSpec, memory: &mut Memory) {
+    let all = std::mem::take(&mut memory.operands);
+    for of_a_copy in all.chunks(usize::from(spec.operands_of_a_copy()).max(1)) {
+        let mut one = Memory { operands: of_a_copy.to_vec(), symbols: memory.symbols.clone() };
+        copy(spec, &mut one);
+        memory.operands.extend(one.operands);
+    }
+}
+
+fn copy(spec: &RowSpec, memory: &mut Memory) {
     let (outer, inner) = (memory.extents(&spec.outer), memory.extents(&spec.inner));
     let tapes: Vec<Tape> = spec.stages.iter().map(|s| Tape::new(&spec.exprs, &[s.value])).collect();
     let row_stores = StoreTape::new(&spec.exprs, &spec.row_stores);
