@@ -76,6 +76,15 @@ fn keeps_errors(exprs: &Exprs, node: &Expr, operand: ExprId) -> bool {
     }
 }
 
+/// Whether `a / b` is something over 1 + eˣ, as in the logistic function: the denominator is off by more than a correctly rounded quotient would take
+/// away.
+pub(crate) fn is_logistic(exprs: &Exprs, a: ExprId, b: ExprId) -> bool {
+    let one = |id: ExprId| matches!(exprs.get(id), Expr::Lit(Lit::F32(bits)) if f32::from_bits(*bits) == 1.0);
+    let exp = |id: ExprId| matches!(exprs.get(id), Expr::Unary(Unary::Exp, _));
+    let sum = matches!(*exprs.get(b), Expr::Binary(Binary::Add, p, q) if (one(p) && exp(q)) || (exp(p) && one(q)));
+    sum && exprs.ty(a) == Ty::F32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +142,15 @@ mod tests {
         assert!(!coarse(DType::F16, |_, _, erf| erf), "near 0 the error function itself is small");
         assert!(!coarse(DType::F16, |e, sum, erf| e.bin(Binary::Mul, sum, erf)), "the same");
         assert!(!coarse(DType::F16, |e, sum, _| e.un(Unary::Log, sum)), "a logarithm makes errors larger");
+    }
+
+    #[test]
+    fn quotients_by_one_and_an_exponential_are_logistic() {
+        let mut e = Exprs::new();
+        let (x, one, two) = (e.arg(0, Ty::F32), e.f32(1.0), e.f32(2.0));
+        let exp = e.un(Unary::Exp, x);
+        let (sum, other) = (e.bin(Binary::Add, one, exp), e.bin(Binary::Add, two, exp));
+        assert!(is_logistic(&e, one, sum) && is_logistic(&e, x, sum));
+        assert!(!is_logistic(&e, one, other) && !is_logistic(&e, one, exp) && !is_logistic(&e, sum, one));
     }
 }

@@ -17,6 +17,7 @@ mod compact;
 mod contiguity;
 mod emit_expr;
 mod emit_group;
+mod emit_ops;
 mod interval;
 mod math;
 mod reference;

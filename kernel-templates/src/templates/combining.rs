@@ -1,8 +1,9 @@
 //! Accumulators of reductions and scans: how a combination starts, takes a value, and meets another partial result.
 
-use crate::asm::{Asm, Id, Shared, St};
+use crate::asm::{Asm, Glsl, Id, Shared, St};
 use crate::dtype::Ty;
-use crate::emit_expr::{Emit, emit_binary};
+use crate::emit_expr::Emit;
+use crate::emit_ops::emit_binary;
 use crate::eval::Value;
 use crate::expr::Binary;
 use crate::reference::identity;
@@ -15,6 +16,8 @@ use crate::spec::Combine;
 pub(super) struct Accumulator {
     combine: Combine,
     ty: Ty,
+    /// In a maximum or minimum of floats NaN may lose.
+    numbers: bool,
 }
 
 /// A value that a reduction takes: the value, its position, and whether it counts (no word where it surely does).
@@ -23,7 +26,12 @@ pub(super) type Taken = (Id, Id, Option<Id>);
 impl Accumulator {
     /// `combine` over values of type `ty`.
     pub(super) fn new(combine: Combine, ty: Ty) -> Accumulator {
-        Accumulator { combine, ty }
+        Accumulator::of_numbers(combine, ty, false)
+    }
+
+    /// As [`Accumulator::new`]; a NaN may lose in a maximum or minimum if only `numbers` count.
+    pub(super) fn of_numbers(combine: Combine, ty: Ty, numbers: bool) -> Accumulator {
+        Accumulator { combine, ty, numbers: numbers && ty.is_float() }
     }
 
     fn has_position(self) -> bool {
@@ -115,6 +123,11 @@ impl Accumulator {
 
     /// Two values as one.
     pub(super) fn combine_values(self, asm: &mut Asm, a: Id, b: Id) -> Id {
+        match self.combine {
+            Combine::Max if self.numbers => return asm.glsl2(Glsl::NMax, a, b),
+            Combine::Min if self.numbers => return asm.glsl2(Glsl::NMin, a, b),
+            _ => {}
+        }
         let op = match self.combine {
             Combine::Sum => Binary::Add,
             Combine::Prod => Binary::Mul,

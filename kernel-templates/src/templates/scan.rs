@@ -14,7 +14,8 @@
 use crate::asm::{Id, Shared, St};
 use crate::check::{BuildError, Check, Scope, common_limits, index_space, shape};
 use crate::dtype::Ty;
-use crate::emit_expr::{Emit, emit_binary};
+use crate::emit_expr::Emit;
+use crate::emit_ops::emit_binary;
 use crate::eval::{Tape, Value};
 use crate::expr::{Binary, ExprId};
 use crate::host::{Memory, Point, for_each_point};

@@ -14,8 +14,9 @@
 use super::{BATCH, CHANNEL, KEY, QUERY, axes};
 use crate::asm::{Glsl, Id, Shared, St};
 use crate::check::{BuildError, shape};
-use crate::emit_expr::{Emit, emit_unary};
+use crate::emit_expr::Emit;
 use crate::emit_group::Groups;
+use crate::emit_ops::emit_unary;
 use crate::eval::Value;
 use crate::expr::{ExprId, Unary};
 use crate::spec::{AttentionSpec, Extent, Grid, GridFactor, Kernel, KeyParts, Target};
