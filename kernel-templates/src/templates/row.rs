@@ -16,6 +16,7 @@
 
 mod held;
 mod reference;
+mod shift;
 
 pub(crate) use reference::reference;
 
@@ -264,8 +265,13 @@ impl Walk {
     fn pass(&mut self, cx: &mut Emit<'_>, spec: &RowSpec, group: Range<usize>) {
         let stages = &spec.stages[group.clone()];
         let roots: Vec<ExprId> = stages.iter().map(|s| s.value).collect();
-        let accumulators: Vec<Accumulator> =
-            stages.iter().map(|s| Accumulator::new(s.combine, spec.exprs.ty(s.value))).collect();
+        let accumulators: Vec<Accumulator> = group
+            .clone()
+            .map(|i| {
+                let Stage { combine, value } = spec.stages[i];
+                Accumulator::of_numbers(combine, spec.exprs.ty(value), shift::nan_may_lose(spec, i))
+            })
+            .collect();
         let start = match self {
             Walk::Alone => cx.asm.u32(0),
             Walk::Shared { lane, .. } => *lane,
