@@ -117,7 +117,7 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64, group: u32) -> (u3
     let short = [8, 16, 32, 64, 128, 256].into_iter().filter(|&t| t <= most && filled(t));
     let short = short.filter(|&t| lane(t) <= f64::from(row::MOST_HELD));
     if let Some(threads) = short.min_by(|&a, &b| cost(a).total_cmp(&cost(b))) {
-        return (most, threads);
+        return (if threads < 32 { most } else { threads.max(ROW_WG).min(most) }, threads);
     }
     // Few long rows want a whole workgroup each.
     let mut threads = 32.min(most);
@@ -126,6 +126,10 @@ pub fn row(device: &DeviceProfile, n_rows: f64, row_len: f64, group: u32) -> (u3
     }
     (most.max(threads), threads)
 }
+
+/// Workgroup of rows that a subgroup or more share: rows in one workgroup wait for each other at each barrier. Measured on an H200, rows by 64: 48,000
+/// norms of 1,280 halves with weights take 112 µs in workgroups of 256, 89 of 128 and 83 of 64; 30,000 softmaxes of 1,500 52, 50 and 50.
+const ROW_WG: u32 = 64;
 
 /// What a lane does once for its row (meeting the others at each stage), in elements.
 const ROW_ONCE: f64 = 8.0;
