@@ -33,6 +33,7 @@ mod complex;
 mod complex_functions;
 mod convert;
 mod create;
+mod long_sort;
 mod loss;
 pub mod philox;
 mod placing;

@@ -2,8 +2,9 @@
 
 use super::cx::Built;
 use super::index::{at_least_1d, flattened};
+use super::long_sort::places_of;
 use super::{AtenOp, Call, Cx, Diagnostic, Val};
-use crate::ir::{DType, Dim, Op, ValueId};
+use crate::ir::{DType, Dim, ValueId};
 use jvc_kernels::dtype::Ty;
 use jvc_kernels::expr::Unary;
 use jvc_kernels::spec::Combine;
@@ -21,12 +22,6 @@ pub(super) const OPS: &[AtenOp] = &[
     AtenOp { names: &["aten.mode.default"], rule: mode },
 ];
 
-/// Values and positions, sorted along a dimension of a tensor of rank 1 at least.
-fn sorted(cx: &mut Cx, x: ValueId, dim: usize, descending: bool) -> Result<(ValueId, ValueId), Diagnostic> {
-    let results = cx.add(Op::Sort { dim, descending, keep: None }, vec![x])?;
-    Ok((results[0], results[1]))
-}
-
 fn sort_values(cx: &mut Cx, call: &Call<'_>) -> Result<(ValueId, ValueId), Diagnostic> {
     let x = call.tensor(cx, "self")?;
     let shape = cx.shape(x);
@@ -35,7 +30,7 @@ fn sort_values(cx: &mut Cx, call: &Call<'_>) -> Result<(ValueId, ValueId), Diagn
         true => (call.dim_index("dim", shape.len())?, call.bool("descending")?),
         false => (0, false),
     };
-    let (values, at) = sorted(cx, flat, dim, descending)?;
+    let (values, at) = places_of(cx, flat, dim, descending, None)?;
     Ok((cx.reshape(values, shape.clone())?, cx.reshape(at, shape)?))
 }
 
@@ -55,10 +50,9 @@ fn topk(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let shape = cx.shape(x);
     let dim = call.dim_index("dim", shape.len())?;
     let flat = at_least_1d(cx, x)?;
-    let keep = Some(call.dim("k")?).filter(|k| *k != cx.size(flat, dim));
-    let both = cx.add(Op::Sort { dim, descending: call.bool("largest")?, keep }, vec![flat])?;
+    let (values, at) = places_of(cx, flat, dim, call.bool("largest")?, Some(call.dim("k")?))?;
     let of_rank = |v| Ok(Val::Tensor(if shape.is_empty() { cx.reshape(v, vec![])? } else { v }));
-    both.into_iter().map(of_rank).collect()
+    [values, at].into_iter().map(of_rank).collect()
 }
 
 /// One element of each sorted row, with the reduced dimension kept or not.
@@ -95,8 +89,9 @@ fn kthvalue(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     let rank = cx.rank(x);
     let dim = call.dim_index("dim", rank)?;
     let flat = at_least_1d(cx, x)?;
-    let (values, at) = sorted(cx, flat, dim, false)?;
-    let pick = Pick::Fixed(&call.dim("k")? - &Dim::from(1));
+    let k = call.dim("k")?;
+    let (values, at) = places_of(cx, flat, dim, false, Some(k.clone()))?;
+    let pick = Pick::Fixed(&k - &Dim::from(1));
     let value = picked(cx, call, rank, dim, values, &pick)?;
     Ok(vec![Val::Tensor(value), Val::Tensor(picked(cx, call, rank, dim, at, &pick)?)])
 }
@@ -134,7 +129,7 @@ fn median_along(cx: &mut Cx, call: &Call<'_>, skip_nan: bool) -> Result<Vec<Val>
     let dim = call.dim_index("dim", rank)?;
     let flat = at_least_1d(cx, x)?;
     let pick = median_position(cx, flat, dim, skip_nan)?;
-    let (values, at) = sorted(cx, flat, dim, false)?;
+    let (values, at) = places_of(cx, flat, dim, false, None)?;
     let value = picked(cx, call, rank, dim, values, &pick)?;
     Ok(vec![Val::Tensor(value), Val::Tensor(picked(cx, call, rank, dim, at, &pick)?)])
 }
@@ -143,7 +138,7 @@ fn median_of_all(cx: &mut Cx, call: &Call<'_>, skip_nan: bool) -> Result<Vec<Val
     let x = call.tensor(cx, "self")?;
     let flat = flattened(cx, x)?;
     let pick = median_position(cx, flat, 0, skip_nan)?;
-    let (values, _) = sorted(cx, flat, 0, false)?;
+    let (values, _) = places_of(cx, flat, 0, false, None)?;
     let y = match pick {
         Pick::Fixed(k) => cx.slice(values, 0, k, Dim::from(1), 1)?,
         Pick::PerRow(k) => {
