@@ -1,10 +1,10 @@
-//! Memory: operands through push-constant addresses or bindings, the symbol table, and workgroup arrays.
+//! Memory: operands through push-constant addresses or bindings, the symbol table, arrays of workgroups and of invocations.
 
 use super::convert::MemoryForm;
 use super::{Asm, Id, St};
 use crate::dtype::Storage;
 use crate::spec::{Interface, InterfaceForm, Operand as SpecOperand};
-use rspirv::dr::Operand;
+use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op, Scope, StorageClass};
 use std::collections::BTreeMap;
 
@@ -47,6 +47,12 @@ pub(crate) struct Shared {
     var: Id,
     element: Id,
     st: St,
+}
+
+/// An array of blocks of four f32, of each invocation's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnBlocks {
+    var: Id,
 }
 
 impl Asm {
@@ -318,6 +324,42 @@ impl Asm {
         debug_assert_eq!(self.st(value), array.st, "shared element type");
         let at = self.shared_pointer(array, index);
         self.push_void(Op::Store, vec![Operand::IdRef(at), Operand::IdRef(value)]);
+    }
+
+    /// Declares `len` blocks of four f32 of each invocation's own.
+    pub(crate) fn own_blocks(&mut self, len: u32) -> OwnBlocks {
+        let block = self.type_vector(St::F32, 4);
+        let array = self.type_array(block, len);
+        let ptr = self.type_pointer(StorageClass::Function, array);
+        let var = self.fresh(St::Other, ptr);
+        let class = vec![Operand::StorageClass(StorageClass::Function)];
+        self.blocks[0].instructions.insert(0, Instruction::new(Op::Variable, Some(ptr), Some(var), class));
+        OwnBlocks { var }
+    }
+
+    fn own_pointer(&mut self, blocks: OwnBlocks, index: Id) -> Id {
+        let block = self.type_vector(St::F32, 4);
+        let ptr = self.type_pointer(StorageClass::Function, block);
+        self.push(Op::AccessChain, ptr, vec![Operand::IdRef(blocks.var), Operand::IdRef(index)])
+    }
+
+    /// A block of the invocation's array.
+    pub(crate) fn load_own(&mut self, blocks: OwnBlocks, index: Id) -> [Id; 4] {
+        let at = self.own_pointer(blocks, index);
+        let ty = self.type_vector(St::F32, 4);
+        let block = self.push(Op::Load, ty, vec![Operand::IdRef(at)]);
+        let scalar = self.type_scalar(St::F32);
+        [0, 1, 2, 3].map(|word| {
+            self.push(Op::CompositeExtract, scalar, vec![Operand::IdRef(block), Operand::LiteralBit32(word)])
+        })
+    }
+
+    /// Writes a block of the invocation's array.
+    pub(crate) fn store_own(&mut self, blocks: OwnBlocks, index: Id, values: [Id; 4]) {
+        let at = self.own_pointer(blocks, index);
+        let ty = self.type_vector(St::F32, 4);
+        let block = self.push(Op::CompositeConstruct, ty, values.map(Operand::IdRef).to_vec());
+        self.push_void(Op::Store, vec![Operand::IdRef(at), Operand::IdRef(block)]);
     }
 
     /// Adds to a word of a workgroup array; what it was before. Between two barriers, the order of such additions is any.

@@ -19,7 +19,7 @@ mod types;
 
 pub(crate) use cooperative::{Blocks, Lines, MatrixUse};
 pub(crate) use flow::{If, Loop};
-pub(crate) use memory::{BlockRun, Buffers, Shared};
+pub(crate) use memory::{BlockRun, Buffers, OwnBlocks, Shared};
 pub(crate) use ops::Glsl;
 pub(crate) use types::St;
 

@@ -1,11 +1,12 @@
 //! The matmul template: every staging on ragged and exact shapes, types, symbols, and a convolution by access maps.
 
 use crate::spec::{extent, interface, operand, row_major, symbolic};
-use crate::support::{EXACT, Random, Tolerance, check, elements, gpu};
+use crate::support::{EXACT, Random, Tolerance, check, elements, gpu, run, targets};
 use jvc_kernels::dtype::{DType, Ty};
 use jvc_kernels::expr::{Binary, Exprs};
 use jvc_kernels::host::Memory;
 use jvc_kernels::spec::{Access, Extent, KernelSpec, MatmulSpec, Staging, Store};
+use jvc_kernels::{build, disassemble};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-5, absolute: 1e-4 };
 
@@ -187,6 +188,28 @@ fn shared_tiles_load_and_store_fours_where_memory_has_them() {
             let close = Tolerance { relative: 1e-5, absolute: 1e-3 };
             let spec = KernelSpec::Matmul(p.spec(staging, wg));
             check(&gpu, &format!("{k:?} {m}x{n} {staging:?}"), &spec, &p.memory(), close);
+        }
+    }
+}
+
+/// Chains of 512 products, then chains of their sums, in every tile: few outputs of an invocation keep the latter in registers, many in memory.
+#[test]
+fn sums_are_the_same_to_the_last_bit_wherever_totals_wait() {
+    let Some(gpu) = gpu("matmul totals") else { return };
+    let p = Problem { transposed: true, ..problem(1, 64, 128, &[2600]) };
+    let memory = p.memory();
+    let mut in_registers = None;
+    for (rows, cols) in [(8, 4), (4, 8), (8, 8), (16, 4)] {
+        let staging = Staging::Shared { bm: 64, bn: 64, bk: 16, rows, cols, buffers: 2 };
+        let spec = KernelSpec::Matmul(p.spec(staging, 64 * 64 / (rows * cols)));
+        for target in targets(&gpu, &spec) {
+            let kernel = build(&spec, target).unwrap_or_else(|e| panic!("{rows}x{cols}: {e}"));
+            #[cfg(feature = "validate")]
+            jvc_kernels::validate(&kernel.words).unwrap_or_else(|e| panic!("{rows}x{cols}: {e}"));
+            let text = disassemble(&kernel.words).expect("a module");
+            assert_eq!(text.contains("OpTypePointer Function"), rows * cols > 32, "{rows}x{cols}: an array of its own");
+            let sums = run(&gpu, &kernel, target.form, 1, &memory).operands[3].bytes.clone();
+            assert!(*in_registers.get_or_insert_with(|| sums.clone()) == sums, "{rows}x{cols} {target:?}");
         }
     }
 }

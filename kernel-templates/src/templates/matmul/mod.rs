@@ -77,6 +77,12 @@ pub fn coop_is_packed(spec: &MatmulSpec, c: &Coop) -> bool {
     coop::is_packed(spec, c)
 }
 
+/// True if invocations of so many outputs, in shared staging, keep no second set of sums in registers for sums of so many terms: where tiles
+/// are all whole, and run along one axis.
+pub fn shared_totals_in_memory(outputs: u32, terms: u32) -> bool {
+    shared::totals_in_memory(outputs, terms)
+}
+
 /// Builds the kernel.
 ///
 /// # Errors

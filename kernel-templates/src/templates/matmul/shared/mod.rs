@@ -16,12 +16,13 @@
 //! writes (`store.rs`). Multiplying `rows × cols` outputs per k takes `(rows + cols) / 4` shared loads: 8 × 8 keeps shared memory less
 //! than half as busy as the arithmetic.
 //!
-//! Sums: a chain of [`CHUNK`] products at most, then a chain of such sums. One chain over thousands would lose several times what
-//! PyTorch's blocked kernels do.
+//! Sums: a chain of [`CHUNK`] products at most, then a chain of such sums (`totals.rs`). One chain over thousands would lose several times
+//! what PyTorch's blocked kernels do.
 
 mod path;
 mod side;
 mod store;
+mod totals;
 
 use super::{M, N, divide, find_tile, start, tile_grid, zero};
 use crate::asm::{Id, St};
@@ -32,6 +33,7 @@ use crate::spec::{Kernel, MatmulSpec, Staging, Target};
 use crate::templates::kernel;
 use path::Path;
 use side::Side;
+use totals::Totals;
 
 /// Most outputs of an invocation.
 const MAX_OUTPUTS: u32 = 64;
@@ -50,6 +52,9 @@ const BLOCK: u32 = 4;
 
 /// Multiply-adds laid out in one turn of the inner loop.
 const LAID_OUT: u32 = 1024;
+
+/// Workgroups of so many invocations have 125 registers for each of them, of 128 with which two share a unit: they get none of what takes more.
+const CROWDED: u32 = 256;
 
 /// The tile sizes of a spec.
 #[derive(Clone, Copy)]
@@ -89,6 +94,8 @@ pub(super) fn check(spec: &MatmulSpec) -> Result<(), BuildError> {
     )))
 }
 
+pub(super) use totals::are_long as totals_in_memory;
+
 pub(super) fn shared_bytes(spec: &MatmulSpec) -> u32 {
     let bytes = |width: u32, count: u32| match side::in_blocks(spec, width, count) {
         true => (width / BLOCK + 1) * 16,
@@ -127,7 +134,8 @@ pub(super) fn build(spec: &MatmulSpec, target: Target) -> Result<Kernel, BuildEr
     Ok(kernel(cx, tile_grid(spec, s.bm, s.bn, 1)))
 }
 
-/// Number of an invocation along m and n. 32 neighbours stand in 4 rows of 8, so that their shared loads name few different blocks.
+/// Number of an invocation along m and n. 32 neighbours stand in 4 rows of 8, so that their shared loads name few different blocks; where both
+/// sides are loaded by several, 16 of them in two rows that take turns: 8 then name two blocks of one side and four of the other.
 fn threads(cx: &mut Emit<'_>, s: Sizes, local: Id) -> [Id; 2] {
     let (lanes_m, lanes_n) = (s.bm / s.rows, s.bn / s.cols);
     let across = cx.asm.u32(lanes_n);
@@ -135,11 +143,17 @@ fn threads(cx: &mut Emit<'_>, s: Sizes, local: Id) -> [Id; 2] {
         let (m, n) = divide(cx, local, across);
         return [m, n];
     }
+    let in_turns = s.rows.min(s.cols) > BLOCK && lanes_m * lanes_n < CROWDED;
+    let rows = if in_turns { 2 } else { 1 };
     let [four, eight, warp_size, warps_n] = [4, 8, 32, lanes_n / 8].map(|v| cx.asm.u32(v));
+    let [rows, of_rows] = [rows, 8 * rows].map(|v| cx.asm.u32(v));
     let (warp, lane) = divide(cx, local, warp_size);
     let (warp_m, warp_n) = divide(cx, warp, warps_n);
-    let (lane_m, lane_n) = divide(cx, lane, eight);
+    let (above, lane) = divide(cx, lane, of_rows);
+    let (lane_n, turn) = divide(cx, lane, rows);
     let (first_m, first_n) = (cx.asm.imul(warp_m, four), cx.asm.imul(warp_n, eight));
+    let above = cx.asm.imul(above, rows);
+    let lane_m = cx.asm.iadd(above, turn);
     [cx.asm.iadd(first_m, lane_m), cx.asm.iadd(first_n, lane_n)]
 }
 
@@ -162,11 +176,23 @@ fn sums(cx: &mut Emit<'_>, p: &Product<'_>) -> Vec<Id> {
         return chain(cx, p, [first, n_tiles, n_tiles], &initial);
     }
     let chunk = cx.asm.u32(chunk);
-    cx.loop_step((first, n_tiles, chunk), &initial, |cx, first, sums| {
+    let chain_from = |cx: &mut Emit<'_>, first: Id| {
         let end = cx.asm.iadd(first, chunk);
         let inside = cx.asm.ult(end, n_tiles);
         let end = cx.asm.select(inside, end, n_tiles);
-        let chain = chain(cx, p, [first, end, n_tiles], &initial);
+        chain(cx, p, [first, end, n_tiles], &initial)
+    };
+    if totals::wait_in_memory(p) {
+        let totals = Totals::new(cx, p.s);
+        cx.loop_step((first, n_tiles, chunk), &[], |cx, first, _| {
+            let chain = chain_from(cx, first);
+            totals.add(cx, &chain);
+            vec![]
+        });
+        return totals.all(cx);
+    }
+    cx.loop_step((first, n_tiles, chunk), &initial, |cx, first, sums| {
+        let chain = chain_from(cx, first);
         sums.iter().zip(chain).map(|(&sum, part)| cx.asm.fadd(sum, part)).collect()
     })
 }
@@ -214,26 +240,22 @@ fn put(cx: &mut Emit<'_>, p: &Product<'_>, tile: Id, loaded: &[Id]) {
 
 /// `acc` and the products of one tile.
 fn multiply(cx: &mut Emit<'_>, p: &Product<'_>, tile: Id, acc: &[Id]) -> Vec<Id> {
-    let starts: Vec<Id> = (0..2)
-        .map(|i| {
-            let buffer = p.sides[i].buffer(cx, p.s, tile);
-            let start = p.sides[i].start(cx, p.threads[i]);
-            cx.asm.iadd(buffer, start)
-        })
-        .collect();
+    let buffers: Vec<Id> = p.sides.iter().map(|side| side.buffer(cx, p.s, tile)).collect();
     let most = (LAID_OUT / (p.s.rows * p.s.cols)).max(1);
     let laid_out = (1..=most.min(p.s.bk)).rev().find(|u| p.s.bk.is_multiple_of(*u)).unwrap_or(1);
     let [zero, bk, by] = [0, p.s.bk, laid_out].map(|v| cx.asm.u32(v));
     cx.loop_step((zero, bk, by), acc, |cx, k, acc| {
-        let starts: Vec<Id> = (0..2)
-            .map(|i| {
-                let row = p.sides[i].row(cx, k);
-                cx.asm.iadd(starts[i], row)
-            })
-            .collect();
+        let mut starts = vec![];
         (0..laid_out).fold(acc.to_vec(), |acc, u| {
-            let a = p.sides[0].fragment(cx, starts[0], u);
-            let b = p.sides[1].fragment(cx, starts[1], u);
+            if u.is_multiple_of(side::TURN) {
+                let further = cx.asm.u32(u);
+                let at = cx.asm.iadd(k, further);
+                starts = p.sides.iter().zip(p.threads).map(|(side, thread)| side.start(cx, thread, [k, at])).collect();
+            }
+            let [a, b] = std::array::from_fn(|i| {
+                let start = cx.asm.iadd(buffers[i], starts[i]);
+                p.sides[i].fragment(cx, start, u)
+            });
             let mut next = Vec::with_capacity(acc.len());
             for (i, &a) in a.iter().enumerate() {
                 for (j, &b) in b.iter().enumerate() {

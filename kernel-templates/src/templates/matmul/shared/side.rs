@@ -6,7 +6,7 @@
 
 use super::super::{K, all_extents, divide, is_covered, positions_at, zero};
 use super::path::Path;
-use super::{BLOCK, M, PAD, Sizes};
+use super::{BLOCK, CROWDED, M, PAD, Sizes};
 use crate::asm::{Blocks, Id, Shared, St};
 use crate::contiguity::is_consecutive;
 use crate::dtype::Ty;
@@ -14,6 +14,9 @@ use crate::emit_expr::{Emit, Kept};
 use crate::expr::ExprId;
 use crate::spec::{Extent, MatmulSpec};
 use crate::wide_load::{self, FourLoad};
+
+/// Steps of k after which blocks of a row of shared memory change places.
+pub(super) const TURN: u32 = 8;
 
 /// True where the outputs of an invocation along an axis lie in fours.
 pub(super) fn in_blocks(spec: &MatmulSpec, width: u32, count: u32) -> bool {
@@ -67,6 +70,8 @@ pub(super) struct Side {
     tile: Tile,
     shape: Shape,
     pieces: Vec<Piece>,
+    /// Blocks stand elsewhere in their row in every other turn of k: see [`flipped`].
+    swizzled: bool,
     /// What is known before the loop of the rows or columns that pieces are of: one scope each, or one for each of four.
     lines: Vec<Vec<Kept>>,
 }
@@ -90,7 +95,13 @@ impl Side {
             Tile::Elements(cx.asm.shared_array(spec.acc.into(), (width + PAD) * s.bk * s.buffers))
         };
         let shape = shape_of(spec, path, (root, axis), (width, s.bk));
-        let mut side = Side { root, axis, extent, width, count, first, tile, shape, pieces: vec![], lines: vec![] };
+        let blocks = matches!(tile, Tile::Blocks(_)) && matches!(shape, Shape::AlongK(_));
+        // What is added to the number of a block must not reach the bit that is flipped, and rows are whole fours of blocks.
+        let apart =
+            (spec.wg / (s.bk / BLOCK).max(1)).is_multiple_of(16) && (width * BLOCK / count.max(1)).is_multiple_of(16);
+        let swizzled = blocks && s.bk == 2 * TURN && apart && spec.wg < CROWDED;
+        let mut side =
+            Side { root, axis, extent, width, count, first, tile, shape, pieces: vec![], swizzled, lines: vec![] };
         side.add_pieces(cx, spec, s.bk, local);
         side
     }
@@ -150,6 +161,7 @@ impl Side {
                 let four = cx.asm.u32(BLOCK);
                 let fours = further.is_multiple_of(BLOCK);
                 let (block, word) = divide(cx, if fours { line } else { position }, four);
+                let block = if self.swizzled { flipped(cx, block, k) } else { block };
                 (cx.asm.iadd(row, block), if fours { further / BLOCK } else { 0 }, Some(word))
             }
         };
@@ -323,7 +335,7 @@ impl Side {
     }
 
     /// Start of the row of `k` within a buffer.
-    pub(super) fn row(&self, cx: &mut Emit<'_>, k: Id) -> Id {
+    fn row(&self, cx: &mut Emit<'_>, k: Id) -> Id {
         let pitch = cx.asm.u32(self.pitch());
         cx.asm.imul(k, pitch)
     }
@@ -337,9 +349,13 @@ impl Side {
         (0..self.count).map(|i| i / fours * step + i % fours).collect()
     }
 
-    /// Element or block of a row where the outputs of invocation `thread` of those along the axis begin.
-    pub(super) fn start(&self, _: &mut Emit<'_>, thread: Id) -> Id {
-        thread
+    /// Element or block of a buffer where the outputs of invocation `thread` of those along the axis begin in the row of `k`: as the rows of the
+    /// turn that `at` lies in have it.
+    pub(super) fn start(&self, cx: &mut Emit<'_>, thread: Id, [k, at]: [Id; 2]) -> Id {
+        let pitch = cx.asm.u32(self.pitch());
+        let row = cx.asm.imul(k, pitch);
+        let block = if self.swizzled { flipped(cx, thread, at) } else { thread };
+        cx.asm.iadd(row, block)
     }
 
     /// Output positions of invocation `thread`, each with whether it is inside.
@@ -373,6 +389,17 @@ impl Side {
             }
         }
     }
+}
+
+/// Number of a block in its row, of those of `k`: in every other turn, the second two of four change places with the first two.
+///
+/// The four pieces along k of a row's 16 elements are stored by four neighbours, those of eight rows by 32. Rows of memory that are four k apart are
+/// 16 banks apart, so without this the third and fourth would meet the first two.
+fn flipped(cx: &mut Emit<'_>, block: Id, k: Id) -> Id {
+    let [two, turn] = [2, TURN.trailing_zeros() - 1].map(|v| cx.asm.u32(v));
+    let turn = cx.asm.shr(k, turn);
+    let flip = cx.asm.and(turn, two);
+    cx.asm.xor(block, flip)
 }
 
 /// What pieces a side is loaded by.
