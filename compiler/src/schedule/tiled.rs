@@ -2,11 +2,13 @@
 //!
 //! The cost of a tile is a prediction in µs: workgroups are dealt out to the units of the device evenly, a unit that has too few of them does
 //! not reach its rate, and what a workgroup does beside multiplying takes as long as [`EDGE`] more steps of k.
-//! Coefficients were fitted on an H200 (`docs/benchmarks/2026-11-29-h200-f32.md`); other devices enter by the fields of their profile.
+//! Coefficients were fitted on an H200 (`docs/benchmarks/2026-11-29-h200-f32.md`, `2026-11-30-h200-instructions.md`); other devices enter by the
+//! fields of their profile.
 
 use super::tile::{self, Candidate, Problem};
 use crate::device::DeviceProfile;
 use jvc_kernels::spec::Staging;
+use jvc_kernels::templates::matmul::shared_totals_in_memory;
 
 /// A tile to choose.
 struct Tile {
@@ -22,13 +24,16 @@ struct Tile {
     held: f64,
     /// Rate of a unit with one workgroup, of that of a full one.
     alone: f64,
+    /// Rate where k is one line, of that of convolutions: shared memory is stored to without conflicts (`2026-11-30-h200-instructions.md`).
+    along: f64,
 }
 
 const fn tile(size: (u32, u32, u32), each: (u32, u32), buffers: u32, rate: f64, held: f64, alone: f64) -> Tile {
-    Tile { bm: size.0, bn: size.1, bk: size.2, rows: each.0, cols: each.1, buffers, rate, held, alone }
+    Tile { bm: size.0, bn: size.1, bk: size.2, rows: each.0, cols: each.1, buffers, rate, held, alone, along: 1.0 }
 }
 
-/// Tiles of 128 × 128 have no registers left for the sums of chains: longer sums than this take half as long again.
+/// Tiles of 128 × 128 have no registers left for the sums of chains, nor for what finds them in memory: longer sums than this take half as
+/// long again.
 const ONE_CHAIN: f64 = 768.0;
 
 /// 32-bit registers of a unit, and what an invocation needs beside its sums, of which chains have two sets: fewer workgroups fit.
@@ -41,12 +46,12 @@ const SECOND_ROUND: f64 = 1.37;
 /// As measured on an H200, of the best there.
 const TILES: [Tile; 11] = [
     tile((128, 128, 16), (8, 8), 1, 1.02, 2.0, 0.9),
-    tile((128, 64, 16), (8, 8), 2, 1.0, 2.0, 0.8),
+    tile((128, 64, 16), (8, 8), 2, 1.0, 2.0, 0.8).gaining(1.07),
     tile((64, 64, 16), (8, 8), 2, 0.95, 4.0, 0.42),
     tile((64, 64, 16), (8, 4), 1, 0.9, 2.0, 0.67),
     tile((64, 64, 8), (8, 4), 1, 0.82, 2.0, 0.65),
     tile((64, 64, 32), (8, 4), 2, 0.88, 1.0, 1.0),
-    tile((128, 48, 16), (8, 4), 1, 0.83, 3.0, 0.6),
+    tile((128, 48, 16), (8, 4), 1, 0.83, 3.0, 0.6).gaining(1.02),
     tile((128, 32, 16), (8, 4), 1, 0.86, 3.0, 0.5),
     tile((64, 32, 16), (8, 4), 1, 0.79, 4.0, 0.35),
     tile((32, 32, 16), (4, 4), 1, 0.67, 4.0, 0.3),
@@ -71,6 +76,10 @@ const MAX_PARTS: u32 = 32;
 const WORTH: f64 = 0.85;
 
 impl Tile {
+    const fn gaining(self, along: f64) -> Tile {
+        Tile { along, ..self }
+    }
+
     fn wg(&self) -> u32 {
         (self.bm / self.rows) * (self.bn / self.cols)
     }
@@ -86,7 +95,12 @@ impl Tile {
         let round = (UNIT_REGISTERS / f64::from(registers)).floor().clamp(1.0, self.held);
         let tiles = p.batch * (p.m / f64::from(self.bm)).ceil() * (p.n / f64::from(self.bn)).ceil();
         let per_unit = (tiles / f64::from(device.rates.n_units)).ceil();
-        p.k > ONE_CHAIN && per_unit > round && per_unit < 2.0 * round
+        p.k > ONE_CHAIN && !self.keeps_totals_in_memory(p) && per_unit > round && per_unit < 2.0 * round
+    }
+
+    fn keeps_totals_in_memory(&self, p: &Problem) -> bool {
+        let whole = p.m % f64::from(self.bm) == 0.0 && p.n % f64::from(self.bn) == 0.0 && p.line == p.k;
+        whole && shared_totals_in_memory(self.rows * self.cols, p.k as u32)
     }
 
     /// Predicted time in µs.
@@ -97,7 +111,8 @@ impl Tile {
         let line = p.line.clamp(1.0, p.k.max(1.0));
         let depth = (line / bk).ceil() * bk * (p.k / line) + EDGE;
         let long = self.bm * self.bn >= 128 * 128 && p.k > ONE_CHAIN;
-        let rate = if long { self.rate / 1.5 } else { self.rate };
+        let along = if p.line >= p.k { self.along } else { 1.0 };
+        let rate = self.rate * along / if long { 1.5 } else { 1.0 };
         let unit_rate = device.rates.f32_tflop_per_s * 1e6 / units * rate;
         let one = 2.0 * bm * bn * depth / unit_rate;
         let per_unit = (tiles / units).ceil();
@@ -173,6 +188,9 @@ mod tests {
         let h200 = find("h200").expect("a bundled profile");
         for (p, tile) in [
             (problem(4096.0, 4096.0, 4096.0, 4096.0), (128, 64, 16)),
+            (problem(4096.0, 1152.0, 4608.0, 4608.0), (128, 64, 16)),
+            (problem(4096.0, 2304.0, 576.0, 576.0), (128, 64, 16)),
+            (problem(4096.0, 1728.0, 576.0, 576.0), (128, 64, 16)),
             (problem(1500.0, 1280.0, 1280.0, 1280.0), (128, 64, 16)),
             (problem(16384.0, 144.0, 576.0, 576.0), (128, 48, 16)),
             (problem(4096.0, 576.0, 576.0, 576.0), (128, 48, 16)),
