@@ -221,10 +221,11 @@ fn about_mean(cx: &mut Ctx<'_>, row: &mut Row, centred: ExprId, n: ExprId) -> (E
     let squares = row.stage(cx, Combine::Sum, square);
     let off = cx.bin(Binary::Div, drift, n);
     let excess = cx.bin(Binary::Mul, drift, off);
-    // Of equal elements rounding may leave less than nothing; squares that are infinite stay so.
-    let (zero, less) = (cx.lit(cx.ix.exprs.ty(squares), 0.0), cx.bin(Binary::Sub, squares, excess));
-    let (nothing, endless) = (cx.bin(Binary::Mul, squares, zero), cx.un(Unary::IsInf, squares));
-    let (nothing, some) = (cx.ix.select(endless, squares, nothing), cx.bin(Binary::Lt, excess, squares));
+    // Of equal elements rounding may leave less than nothing; squares that are no finite number stay so.
+    let ty = cx.ix.exprs.ty(squares);
+    let (zero, largest) = (cx.lit(ty, 0.0), cx.lit(ty, if ty == Ty::F64 { f64::MAX } else { f32::MAX.into() }));
+    let (some, finite) = (cx.bin(Binary::Lt, excess, squares), cx.bin(Binary::Le, squares, largest));
+    let (less, nothing) = (cx.bin(Binary::Sub, squares, excess), cx.ix.select(finite, zero, squares));
     (cx.ix.select(some, less, nothing), off)
 }
 
