@@ -109,14 +109,11 @@ APART = {"mask_downsampler.final_conv": 6, "cross_attn_image.o_proj": 4}
 
 
 def apart(model):
-    """Changes made-up weights such that two objects of a video keep masks of their own, and that rounding does not decide these: masks are enlarged evenly,
-    since four random weights for the four pixels that come of one make a chequerboard, all of it edge; and the second of three masks is thought the best by far."""
+    """Changes made-up weights such that two objects of a video keep masks of their own; and the second of three masks is thought the best by far, so that
+    rounding does not choose."""
     for name, p in model.named_parameters():
         p.data.mul_(next((factor for part, factor in APART.items() if part in name), 1))
-    decoder = model.mask_decoder
-    for conv in (decoder.upscale_conv1, decoder.upscale_conv2):
-        conv.weight.data.copy_(conv.weight.data.mean((2, 3), keepdim=True) * 2)
-    decoder.iou_prediction_head.proj_out.bias.data[2] += 2
+    model.mask_decoder.iou_prediction_head.proj_out.bias.data[2] += 2
     return model
 
 
