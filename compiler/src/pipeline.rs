@@ -41,6 +41,8 @@ pub struct Compiled {
     pub orders: Vec<Vec<(ValueId, Order)>>,
     /// How the tile of each dispatch was chosen, where there was a choice that can be measured, by entry point.
     pub tiles: Vec<Vec<Option<Chosen>>>,
+    /// What runs off its fast path, and why: what `--deny slow` refuses.
+    pub slow: Vec<Diagnostic>,
     /// Accuracy reports of `--quantize`, by entry point.
     pub quantized: Vec<quantize::Report>,
     /// What `--precision` left in f32, by entry point.
@@ -167,16 +169,19 @@ pub fn plan_for(
     let device = devices[0];
     let mut kernels = KernelTable::default();
     let mut weights = WeightTable::new(device.limits.max_allocation_bytes);
-    let (mut all_orders, mut tiles) = (vec![], vec![]);
+    let (mut all_orders, mut tiles, mut slow) = (vec![], vec![], vec![]);
     let mut plan = Plan { name: "model".into(), device: device.name.clone(), ..Plan::default() };
     for ((graph, store), device) in graphs.iter().zip(stores).zip(devices) {
         let Scheduled { drafts, symtab, decisions, orders } = schedule(graph, device)?;
-        check_slow(graph, &drafts, options)?;
+        slow.extend(off_fast_path(graph, &drafts));
         plan.decisions.extend(decisions);
         all_orders.push(orders.clone());
         tiles.push(drafts.iter().map(|d| d.tile.clone()).collect());
         let source = Source { graph, weights: store, device, drafts, symtab, orders };
         plan.entries.push(entry::plan(source, &mut kernels, &mut weights).map_err(|d| vec![d])?);
+    }
+    if options.deny_slow && !slow.is_empty() {
+        return Err(slow);
     }
     (plan.kernels, plan.requirements) = kernels.finish();
     plan.weights = weights.layout().clone();
@@ -186,7 +191,7 @@ pub fn plan_for(
         let text: Vec<String> = faults.iter().take(20).map(ToString::to_string).collect();
         panic!("the plan of {} breaks its own rules:\n{}", plan.name, text.join("\n"));
     }
-    Ok(Compiled { plan, weights, graphs, orders: all_orders, tiles, quantized: vec![], mixed: vec![] })
+    Ok(Compiled { plan, weights, graphs, orders: all_orders, tiles, slow, quantized: vec![], mixed: vec![] })
 }
 
 /// What scheduling a graph gives.
@@ -285,20 +290,13 @@ fn unbounded(r: &Range) -> bool {
     r.max > i64::from(i32::MAX)
 }
 
-fn check_slow(graph: &Graph, drafts: &[Draft], options: &Options) -> Result<(), Vec<Diagnostic>> {
-    if !options.deny_slow {
-        return Ok(());
-    }
-    let slow: Vec<Diagnostic> = drafts
-        .iter()
-        .flat_map(|d| d.slow.iter().map(move |reason| (d, reason)))
-        .map(|(d, reason)| {
-            let origin = d.nodes.first().map_or(0, |&n| graph.node(n).origin);
-            Diagnostic::new(Code::Slow, (*reason).to_string()).at(&graph.origins[origin as usize])
-        })
-        .collect();
-    let slow: Vec<Diagnostic> = of_graph(graph).chain(slow).collect();
-    if slow.is_empty() { Ok(()) } else { Err(slow) }
+/// What of a graph runs off its fast path.
+fn off_fast_path(graph: &Graph, drafts: &[Draft]) -> Vec<Diagnostic> {
+    let kernels = drafts.iter().flat_map(|d| d.slow.iter().map(move |reason| (d, reason))).map(|(d, reason)| {
+        let origin = d.nodes.first().map_or(0, |&n| graph.node(n).origin);
+        Diagnostic::new(Code::Slow, (*reason).to_string()).at(&graph.origins[origin as usize])
+    });
+    of_graph(graph).chain(kernels).collect()
 }
 
 /// What the rules had no better way for.

@@ -5,11 +5,8 @@ use super::{CommandError, Console, Outcome, load};
 use crate::cli::ExplainArgs;
 use crate::device::DeviceProfile;
 use crate::explain::{self, Measured};
-use crate::import::Program;
-use crate::options::Options;
 use crate::pipeline::{self, Compiled};
 use crate::predict;
-use crate::report::{Code, Diagnostic};
 use jvc_codegen::artifact::Artifact;
 use jvc_codegen::plan::{ByteRange, Dispatch, Entry, Plan, Region, Step};
 use std::collections::BTreeMap;
@@ -22,10 +19,9 @@ pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outco
     load::warn_of_strangers(&device, console)?;
     let options = load::options(&args.input.compile, Some(load::stem(&args.input.programs[0])))?;
     let compiled = pipeline::compile(&programs, &options, &device).map_err(CommandError::Diagnostics)?;
-    let slow = off_fast_path(&programs, &options, &device);
     match &args.output {
         Some(path) if path.extension().is_some_and(|end| end == "html") => {
-            let lines: Vec<String> = slow.iter().map(ToString::to_string).collect();
+            let lines: Vec<String> = compiled.slow.iter().map(ToString::to_string).collect();
             let measured = args.measured.as_deref().map(measured).transpose()?;
             let page = explain::page(&compiled, &lines, &device, measured.as_ref());
             let page = page.map_err(|error| CommandError::Usage(error.to_string()))?;
@@ -35,9 +31,9 @@ pub(super) fn run(args: &ExplainArgs, console: &mut Console<'_>) -> Result<Outco
             return Err(CommandError::Usage("measured times are shown in a page: -o FILE.html".to_owned()));
         }
         Some(path) => {
-            jvc_codegen::artifact::write_single(path, explanation(&compiled, &slow, &device).as_bytes())?;
+            jvc_codegen::artifact::write_single(path, explanation(&compiled, &device).as_bytes())?;
         }
-        None => write!(console.out, "{}", explanation(&compiled, &slow, &device))?,
+        None => write!(console.out, "{}", explanation(&compiled, &device))?,
     }
     Ok(Outcome::Fine)
 }
@@ -49,16 +45,7 @@ fn measured(path: &Path) -> Result<Measured, CommandError> {
     serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
 }
 
-/// What `--deny slow` would refuse.
-fn off_fast_path(programs: &[Program], options: &Options, device: &DeviceProfile) -> Vec<Diagnostic> {
-    let strict = Options { deny_slow: true, ..options.clone() };
-    match pipeline::compile(programs, &strict, device) {
-        Ok(_) => vec![],
-        Err(all) => all.into_iter().filter(|d| d.code == Code::Slow).collect(),
-    }
-}
-
-fn explanation(compiled: &Compiled, slow: &[Diagnostic], device: &DeviceProfile) -> String {
+fn explanation(compiled: &Compiled, device: &DeviceProfile) -> String {
     let plan = &compiled.plan;
     let mut out = format!("{} for {} ({})\n", plan.name, device.name, device.description);
     for entry in &plan.entries {
@@ -66,7 +53,7 @@ fn explanation(compiled: &Compiled, slow: &[Diagnostic], device: &DeviceProfile)
         seams(&mut out, entry, device);
     }
     kernels(&mut out, plan);
-    section(&mut out, "off the fast path", slow.iter().map(ToString::to_string));
+    section(&mut out, "off the fast path", compiled.slow.iter().map(ToString::to_string));
     let mut files = Artifact::default();
     jvc_codegen::add_texts(plan, &mut files);
     for (title, file) in [("decisions", "decisions.txt"), ("memory", "memory.txt")] {

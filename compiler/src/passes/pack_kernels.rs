@@ -23,12 +23,12 @@
 //! follow one another in memory. The convolution sees them through a movement, which costs nothing. Without a device, on CPU drivers and for
 //! weights that are stored as integers, nothing changes; nor does it for few channels, where tiles would not fill.
 
-use super::constants::{Evaluator, const_op, decodes_bytes};
+use super::constants::{Evaluator, decodes_bytes};
 use super::rewrite::{Patch, Ref, View, rewrite};
 use super::{Cx, Pass};
-use crate::ir::eval::{Precision, Symbols, eval_op};
-use crate::ir::infer::infer;
-use crate::ir::{DType, Dim, Graph, NodeId, Op, ValueId};
+use crate::ir::op::Literal;
+use crate::ir::{DType, Graph, NodeId, Op, TensorType, ValueId};
+use std::sync::Arc;
 
 pub(super) const PASS: Pass =
     Pass { name: "pack_kernels", summary: "stores weights of convolutions in the order in which tiles read them", run };
@@ -61,27 +61,54 @@ fn pack<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     if !fits || !view.is_constant(w) || decodes_bytes(view.graph, w) || is_packed(view.graph, w) {
         return None;
     }
-    let rank = shape.len();
+    let n_taps: i64 = shape[2..].iter().product();
+    let sizes = Sizes { groups, channels, outputs, n_taps, transposed };
+    let bytes = match view.op(w) {
+        Op::Const(lit) => sizes.packed(&lit.bytes),
+        _ => sizes.packed(&Evaluator::default().value(view.graph, view.cx, w)?.to_bytes()),
+    };
+    let packed: Vec<i64> = [&[groups], &shape[2..], &[channels, outputs]].concat();
+    let rank = packed.len();
+    let (c, o) = (rank - 2, rank - 1);
+    let back = std::iter::once(0).chain(if transposed { [c, o] } else { [o, c] }).chain(1..c).collect();
     let mut p = Patch::new(view);
-    // [g·O, C, taps…], transposed [g·C, O, taps…] → [g, taps…, C, O], and back.
-    let cut: Vec<Dim> = [groups, first, second].iter().chain(&shape[2..]).map(|&s| Dim::from(s)).collect();
-    let last = if transposed { [1, 2] } else { [2, 1] };
-    let forth: Vec<usize> = std::iter::once(0).chain(3..=rank).chain(last).collect();
-    let mut back = vec![0; forth.len()];
-    forth.iter().enumerate().for_each(|(i, &d)| back[d] = i);
-    let tensor = Evaluator::default().value(view.graph, view.cx, w)?;
-    let mut packed = tensor.as_ref().clone();
-    let mut ty = view.ty(w).clone();
-    for op in [Op::Reshape(cut), Op::Permute(forth)] {
-        ty = infer(&op, &[&ty]).ok()?.pop()?;
-        packed =
-            eval_op(&op, &[&packed], std::slice::from_ref(&ty), &Symbols::new(), Precision::Working).ok()?.pop()?;
-    }
-    let stored = p.push(const_op(&packed), &[], ty);
+    let ty = TensorType::fixed(DType::F32, &packed);
+    let stored = p.push(Op::Const(Literal { ty: ty.clone(), bytes: Arc::new(bytes) }), &[], ty);
     let moved = p.add(Op::Permute(back), &[stored])?;
     let moved = p.reshape(moved, view.ty(w).shape.clone())?;
     let result = p.add(n.op.clone(), &[Ref::Old(x), moved])?;
     p.replace_by(result)
+}
+
+/// What convolves: `[groups·outputs, channels, taps…]`, transposed `[groups·channels, outputs, taps…]`.
+struct Sizes {
+    groups: i64,
+    channels: i64,
+    outputs: i64,
+    n_taps: i64,
+    transposed: bool,
+}
+
+impl Sizes {
+    /// Its 32-bit words as `[groups, taps…, channels, outputs]`. Bytes, since models have many millions of them.
+    fn packed(&self, bytes: &[u8]) -> Vec<u8> {
+        let of_channel = if self.transposed { self.outputs * self.n_taps } else { self.n_taps };
+        let of_output = if self.transposed { self.n_taps } else { self.channels * self.n_taps };
+        let of_group = self.channels * self.outputs * self.n_taps;
+        let mut out = Vec::with_capacity(bytes.len());
+        for group in 0..self.groups {
+            for tap in 0..self.n_taps {
+                for channel in 0..self.channels {
+                    let mut at = (group * of_group + channel * of_channel + tap) as usize * 4;
+                    for _ in 0..self.outputs {
+                        out.extend_from_slice(&bytes[at..at + 4]);
+                        at += of_output as usize * 4;
+                    }
+                }
+            }
+        }
+        out
+    }
 }
 
 /// True for weights that were packed: a movement of a constant.
