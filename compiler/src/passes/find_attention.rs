@@ -44,7 +44,7 @@ use jvc_kernels::spec::Combine;
 pub(super) const PASS: Pass = Pass { name: "find_attention", summary: "finds attention written out", run };
 
 fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
-    rewrite(graph, cx, &[attention])
+    rewrite(graph, cx, &[attention, scaled_operand])
 }
 
 fn attention<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
@@ -270,6 +270,40 @@ fn scaled(body: &Body, id: ExprId) -> Option<(ExprId, f64)> {
         },
         Expr::Binary(Binary::Div, a, b) => Some((*a, 1.0 / number(e, *b)?)),
         _ => None,
+    }
+}
+
+/// A number that multiplies all queries or all keys is a part of the scale: core ATen gives each the root of it. Scaled keys would be
+/// stored, since every block of queries reads them.
+fn scaled_operand<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
+    let n = view.graph.node(node);
+    let Op::Attention { scale, causal, zero_masked_rows, masked } = n.op else { return None };
+    let (i, (moves, plain, factor)) = (0..2).find_map(|i| Some((i, unscaled(view, n.inputs[i])?)))?;
+    let mut p = Patch::new(view);
+    let mut inputs: Vec<Ref> = n.inputs.iter().map(|&v| v.into()).collect();
+    inputs[i] = moves.into_iter().try_fold(plain.into(), |v, op| p.add(op, &[v]))?;
+    let out = p.add(Op::Attention { scale: scale * factor, causal, zero_masked_rows, masked }, &inputs)?;
+    p.replace_by(out)
+}
+
+/// `(moves, x, s)` of a value that is `x · s`, moved by `moves` in their order.
+fn unscaled(view: &View<'_>, mut v: ValueId) -> Option<(Vec<Op>, ValueId, f64)> {
+    let mut moves = vec![];
+    loop {
+        match view.op(v) {
+            op @ (Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_)) => {
+                moves.push(op.clone());
+                v = view.inputs(v)[0];
+            }
+            Op::Map(body) => {
+                let (x, factor) = scaled(body, body.root)?;
+                let Expr::Arg(k, _) = body.exprs.get(x) else { return None };
+                let x = view.inputs(v)[*k as usize];
+                moves.reverse();
+                return (view.ty(x) == view.ty(v) && factor.is_normal() && factor != 1.0).then_some((moves, x, factor));
+            }
+            _ => return None,
+        }
     }
 }
 

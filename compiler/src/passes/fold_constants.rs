@@ -33,13 +33,18 @@ pub(super) const PASS: Pass =
     Pass { name: "fold_constants", summary: "computes what depends on weights and constants alone", run };
 
 /// Always worth a buffer.
-const SMALL_BYTES: u64 = 64 << 10;
+pub(super) const SMALL_BYTES: u64 = 64 << 10;
 /// Generated tables up to here.
 const TABLE_BYTES: u64 = 16 << 20;
 /// Expression nodes of a generated value that its users may recompute.
 const CHEAP_NODES: usize = 32;
 
 fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
+    fold_where(graph, cx, worth_folding)
+}
+
+/// Replaces the constants that `worth` names by their values; gives their number.
+pub(super) fn fold_where(graph: &mut Graph, cx: &Cx<'_>, worth: impl Fn(&Graph, ValueId) -> bool) -> u32 {
     if cx.no_fold {
         return 0;
     }
@@ -56,7 +61,7 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
             continue;
         }
         if constant[wanted[0].0 as usize]
-            && wanted.iter().all(|&v| worth_folding(graph, v))
+            && wanted.iter().all(|&v| worth(graph, v))
             && let Some(nodes) = fold(graph, cx, &mut evaluator, node, &wanted)
             && cx.may_patch()
         {
@@ -97,7 +102,7 @@ struct Cone {
     dear: bool,
 }
 
-fn bytes_of(graph: &Graph, v: ValueId) -> u64 {
+pub(super) fn bytes_of(graph: &Graph, v: ValueId) -> u64 {
     let n = graph.ty(v).n_elems().as_const().unwrap_or(0).max(0) as u64;
     n.saturating_mul(u64::from(graph.ty(v).dtype.size_bytes()))
 }

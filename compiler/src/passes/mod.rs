@@ -16,8 +16,11 @@ mod find_attention;
 mod find_norm;
 mod fold_batch_norm;
 mod fold_constants;
+mod fold_tables;
 mod inline_scalars;
+mod invert_scatters;
 mod join_products;
+mod merge_batches;
 mod pack_kernels;
 mod pad_channels;
 mod rewrite;
@@ -69,8 +72,9 @@ pub const PIPELINE: &[Pass] = &[
     // Needs: literals and short chains. Must come before constants fold, which would hide nothing here but costs time on dead scores.
     find_norm::PASS,
     find_attention::PASS,
-    // Needs: dead scores gone. Gives: constants where BatchNorm folding looks for its vectors.
+    // Needs: dead scores gone, indices that still show what repeats them. Gives: constants where BatchNorm folding looks for its vectors.
     drop_dead::PASS,
+    invert_scatters::PASS,
     fold_constants::PASS,
     fold_batch_norm::PASS,
     // Folded operands leave chains and scalars behind.
@@ -80,6 +84,9 @@ pub const PIPELINE: &[Pass] = &[
     // Core graphs spell norms and attention out with constants and movement that only now are gone.
     find_norm::PASS,
     find_attention::PASS,
+    // Needs: attention found, whose products are batches. Gives: products of matrices, which join and split.
+    merge_batches::PASS,
+    simplify_movement::PASS,
     // Needs: norms and attention found, which are decided as one. Gives: halves where the passes below choose by element type.
     mix_precision::PASS,
     // Needs: weights in their final type, and patterns found that look at single products.
@@ -103,6 +110,8 @@ pub const PIPELINE: &[Pass] = &[
     pad_channels::PASS,
     unfold_windows::PASS,
     drop_dead::PASS,
+    // Needs: the graph that fusion sees, but for copies.
+    fold_tables::PASS,
     // Needs: nothing after it, to which a copy would be a value that needs no kernel.
     turn_images::PASS,
 ];
@@ -114,8 +123,11 @@ pub const PASSES: &[Pass] = &[
     find_norm::PASS,
     fold_batch_norm::PASS,
     fold_constants::PASS,
+    fold_tables::PASS,
     inline_scalars::PASS,
+    invert_scatters::PASS,
     join_products::PASS,
+    merge_batches::PASS,
     mix_precision::PASS,
     pack_kernels::PASS,
     pad_channels::PASS,
