@@ -110,7 +110,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         patterns: &[
             "aten.special_airy_*",
-            "aten.special_bessel_*",
+            "aten.special_bessel_y*",
             "aten.special_modified_bessel_k*",
             "aten.special_scaled_modified_bessel_*",
             "aten.special_*chebyshev_*",
@@ -136,7 +136,6 @@ pub const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         patterns: &[
-            "aten.gradient.*",
             "aten.logspace.Tensor_*",
             "aten.logspace.Scalar_Tensor",
             "aten.chalf.*",

@@ -26,6 +26,7 @@ mod taps;
 // Elementwise work, movement, creation, reductions, numbers.
 mod activation;
 mod arrange;
+mod bessel;
 mod binary;
 mod calculus;
 mod class_loss;
@@ -62,6 +63,7 @@ mod deform_conv;
 mod einsum;
 mod embedding;
 mod fft;
+mod gradient;
 mod grid_sample;
 mod im2col;
 mod index;
@@ -111,6 +113,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     // Elementwise work, movement, creation, reductions, numbers.
     activation::OPS,
     arrange::OPS,
+    bessel::OPS,
     binary::OPS,
     calculus::OPS,
     class_loss::OPS,
@@ -141,6 +144,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     einsum::OPS,
     embedding::OPS,
     fft::OPS,
+    gradient::OPS,
     grid_sample::OPS,
     im2col::OPS,
     index::OPS,
