@@ -228,24 +228,25 @@ fn every_element_type_passes_through() {
 
 #[test]
 fn a_division_by_a_literal_zero_is_infinite() {
-    let mut c = Case::new();
-    let x = c.input(DType::F32, &[5, 4]);
-    let signs: Vec<ValueId> = [0.0, -0.0]
-        .iter()
-        .map(|&zero| {
+    for dtype in [DType::F32, DType::F64] {
+        let mut c = Case::new();
+        let x = c.input(dtype, &[5, 4]);
+        // The last is a zero only once its literals are computed with.
+        let signs = [[0.0, 0.0], [-0.0, 0.0], [3.0, 3.0]].map(|[from, take]| {
             c.map(&[x], |e, a| {
-                let zero = e.f32(zero);
+                let (from, take) = (e.lit(dtype.ty(), from), e.lit(dtype.ty(), take));
+                let zero = e.bin(Binary::Sub, from, take);
                 let quotient = e.bin(Binary::Div, a[0], zero);
                 let infinite = e.un(Unary::IsInf, quotient);
-                let (one, none) = (e.f32(1.0), e.f32(0.0));
+                let (one, none) = (e.lit(dtype.ty(), 1.0), e.lit(dtype.ty(), 0.0));
                 let flag = e.select(infinite, one, none);
                 let positive = e.bin(Binary::Lt, none, quotient);
                 let minus = e.un(Unary::Neg, flag);
                 e.select(positive, flag, minus)
             })
-        })
-        .collect();
-    c.check(&signs);
+        });
+        c.check(&signs);
+    }
 }
 
 #[test]

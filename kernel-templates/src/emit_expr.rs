@@ -7,6 +7,7 @@
 use crate::asm::{Asm, BlockRun, Buffers, Id, If, Loop, St};
 use crate::dtype::Ty;
 use crate::emit_ops::{emit_binary, emit_unary};
+use crate::eval::{self, Value};
 use crate::expr::{Binary, Expr, ExprId, Exprs, Lit, Unary};
 use crate::interval::{self, Interval};
 use crate::spec::{Extent, Interface, Stage, Store, Target};
@@ -375,7 +376,13 @@ impl<'s> Emit<'s> {
                 self.asm.fdiv(x, y)
             }
             Expr::Binary(op, a, b) => {
-                let (x, y) = (self.eval(a), self.eval(b));
+                // A driver would find out such a divisor, too, and then divides by zero as it likes.
+                let divisor = if op == Binary::Div { known_float(exprs, b) } else { None };
+                let x = self.eval(a);
+                let y = match divisor {
+                    Some(by) => self.literal(by),
+                    None => self.eval(b),
+                };
                 emit_binary(&mut self.asm, op, x, y)
             }
             Expr::Select(c, a, b) => {
@@ -499,6 +506,26 @@ impl<'s> Emit<'s> {
 struct Home {
     lowest_valid: usize,
     place: usize,
+}
+
+/// What a float that is computed from literals alone comes to.
+fn known_float(exprs: &Exprs, id: ExprId) -> Option<Lit> {
+    match known(exprs, id)? {
+        Value::F32(v) => Some(Lit::F32(v.to_bits())),
+        Value::F64(v) => Some(Lit::F64(v.to_bits())),
+        _ => None,
+    }
+}
+
+fn known(exprs: &Exprs, id: ExprId) -> Option<Value> {
+    Some(match *exprs.get(id) {
+        Expr::Lit(lit) => lit.into(),
+        Expr::Unary(op, a) => eval::unary(op, known(exprs, a)?),
+        Expr::Binary(op, a, b) => eval::binary(op, known(exprs, a)?, known(exprs, b)?),
+        Expr::Cast(ty, a) => known(exprs, a)?.cast(ty),
+        Expr::Round(dtype, a) => known(exprs, a)?.round(dtype),
+        Expr::Select(..) | Expr::Axis(_) | Expr::Arg(..) | Expr::Sym(_) | Expr::Load { .. } => return None,
+    })
 }
 
 /// Per node, the axes and arguments that it depends on.

@@ -61,6 +61,13 @@ pub const LIMITS: &[Limit] = &[
         example: "",
     },
     Limit {
+        code: "lstm-projection",
+        operators: &["aten.lstm.input"],
+        text: "proj_size must be 0",
+        example: "aten.lstm.input input=T[1,3,4] hx=(T[1,1,2],T[1,1,5]) params=(T[20,4],T[20,2],T[20],T[20],T[2,5]) has_biases=true num_layers=1 \
+                  dropout=0.0 train=false bidirectional=false batch_first=true | f32 T[1,3,2] T[1,1,2] T[1,1,5]",
+    },
+    Limit {
         code: "mask-beside-indices",
         operators: &[
             "aten.index.Tensor",

@@ -148,17 +148,10 @@ fn native_group_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnosti
     Ok(vec![Val::Tensor(y), Val::Tensor(average), Val::Tensor(rstd)])
 }
 
-/// Without an epsilon PyTorch takes the gap above 1 of the input's element type.
+/// Without an epsilon PyTorch takes the gap above 1 of the type that it computes in: of halves, f32's.
 fn rms_epsilon(call: &Call<'_>, dtype: DType) -> Result<f64, Diagnostic> {
-    Ok(match call.opt_float("eps")? {
-        Some(eps) => eps,
-        None => match dtype {
-            DType::F16 => f64::powi(2.0, -10),
-            DType::BF16 => f64::powi(2.0, -7),
-            DType::F64 => f64::EPSILON,
-            _ => f64::from(f32::EPSILON),
-        },
-    })
+    let gap = if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+    Ok(call.opt_float("eps")?.unwrap_or(gap))
 }
 
 fn rms_norm(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {

@@ -89,10 +89,14 @@ fn layers(cx: &mut Cx, call: &Call<'_>, cell: Cell) -> Result<Vec<Val>, Diagnost
 fn read_params(call: &Call<'_>, params: &[ValueId], n: usize) -> Result<Vec<Direction>, Diagnostic> {
     let biased = call.bool("has_biases")?;
     let each = if biased { 4 } else { 2 };
+    if params.len() == n * (each + 1) {
+        return Err(unsupported_attribute(
+            "lstm-projection",
+            "projections of the hidden state (proj_size) are not supported",
+        ));
+    }
     if params.len() != n * each {
-        let text =
-            format!("{}: {} weights for {n} directions (projections are not supported)", call.target, params.len());
-        return Err(bad_argument(text));
+        return Err(bad_argument(format!("{} weights for {n} directions", params.len())));
     }
     let direction =
         |p: &[ValueId]| Direction { w_ih: p[0], w_hh: p[1], b_ih: p.get(2).copied(), b_hh: p.get(3).copied() };

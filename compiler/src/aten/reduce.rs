@@ -276,12 +276,14 @@ fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, Val), Diagn
         Val::Complex { re, im } => (re, Some(im)),
         _ => return Err(bad_argument("variance of a number")),
     };
+    let dtype = cx.tensor_dtype(x);
     let mut variance = variance_of(cx, x, &dims, correction)?;
     if let Some(im) = im {
         let other = variance_of(cx, im, &dims, correction)?;
         variance = cx.add_values(variance, other)?;
     }
     let variance = if root { cx.map1(variance, |b, v| b.un(Unary::Sqrt, v))? } else { variance };
+    let variance = cx.cast(variance, dtype)?;
     let rank = cx.rank(x);
     let dropped: Vec<usize> = dims.iter().copied().filter(|&d| d < rank).collect();
     let variance = match (keep, rank) {
@@ -299,8 +301,9 @@ fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, Val), Diagn
     ))
 }
 
-/// With the dimensions kept.
+/// With the dimensions kept. Of halves in f32: half a type's largest number is no deviation, but its square would be infinite.
 fn variance_of(cx: &mut Cx, x: ValueId, dims: &[usize], correction: f64) -> Built {
+    let x = if cx.tensor_dtype(x) == DType::F64 { x } else { cx.cast(x, DType::F32)? };
     let mut dims = dims.to_vec();
     dims.sort_unstable();
     let (x, dims) = if cx.rank(x) == 0 { (cx.reshape(x, vec![Dim::from(1)])?, vec![0]) } else { (x, dims) };

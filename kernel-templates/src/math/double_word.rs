@@ -72,10 +72,13 @@ impl Asm {
 
     /// a / b, correctly rounded where both operand and result are of middling size.
     pub(crate) fn fdiv_rounded(&mut self, a: Id, b: Id) -> Id {
-        if let (St::F32, Some(bits)) = (self.st(a), self.const_bits(b))
-            && bits & 0x7fff_ffff == 0
-        {
-            return self.divided_by_zero(a, bits as u32);
+        match (self.st(a), self.const_bits(b)) {
+            (St::F32, Some(bits)) if bits & 0x7fff_ffff == 0 => return self.divided_by_zero(a, bits as u32),
+            (St::F64, Some(bits)) if bits << 1 == 0 => {
+                let infinity = self.constant(St::F64, f64::INFINITY.to_bits() | bits);
+                return self.fmul(a, infinity);
+            }
+            _ => {}
         }
         let quotient = self.fdiv(a, b);
         if self.st(a) == St::F64 || self.is_power_of_two(b) {
