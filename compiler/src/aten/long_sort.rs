@@ -69,8 +69,14 @@ fn in_chunks(
     let listed = kept * ((len + 1023) / 1024);
     let dtype = cx.tensor_dtype(x);
     let most = if len <= 4 * LONG { 2 * MOST_LISTED } else { MOST_LISTED };
-    if dtype == DType::Bool || kept < 1 || (keep.is_some() && listed <= most) {
+    if kept < 1 || (keep.is_some() && listed <= most) {
         return Ok(None);
+    }
+    if dtype == DType::Bool {
+        // Truth values have no order in kernels; as small integers they have.
+        let ordered = cx.cast(x, DType::U8)?;
+        let Some((values, positions)) = in_chunks(cx, ordered, dim, descending, keep)? else { return Ok(None) };
+        return Ok(Some((cx.cast(values, dtype)?, positions)));
     }
     let last = cx.rank(x) - 1;
     let mut outer = cx.shape(x);
@@ -283,7 +289,8 @@ mod tests {
         let floats = Tensor::from_f64(DType::F32, &[2, 4100, 1], (0..8200).map(float).collect());
         let bytes = Tensor::from_i64(DType::U8, &[4500], (0..4500).map(|i| number(i) as i64 % 256).collect());
         let wide = Tensor::from_i64(DType::I64, &[6144], (0..6144).map(|i| (number(i) as i64 - 250) << 40).collect());
-        for (x, dim) in [(floats, 1), (bytes, 0), (wide, 0)] {
+        let truths = Tensor::from_i64(DType::Bool, &[4100], (0..4100).map(|i| number(i) as i64 % 2).collect());
+        for (x, dim) in [(floats, 1), (bytes, 0), (wide, 0), (truths, 0)] {
             for descending in [false, true] {
                 for keep in [None, Some(3000), Some(1000)] {
                     let [chunks, whole] = both_ways(&x, dim, descending, keep);
@@ -309,5 +316,21 @@ mod tests {
         assert!(!chunked(&[9216, 8400], Some(30)), "chosen from at once");
         assert!(!chunked(&[1, 8400], Some(300)) && chunked(&[1, 100_000], Some(32)) && chunked(&[100_000], None));
         assert!(!chunked(&[1 << 20], None) && chunked(&[1 << 20], Some(300)));
+    }
+
+    #[test]
+    fn no_long_line_is_sorted_by_counting_through_it_whatever_its_type() {
+        for dtype in [DType::Bool, DType::U8, DType::I64, DType::F16, DType::F64] {
+            let mut cx = Cx::new("t");
+            let v = cx.b.push(Op::Input { index: 0 }, vec![], vec![TensorType::fixed(dtype, &[200_000])])[0];
+            let (values, _) = places_of(&mut cx, v, 0, false, None).expect("types fit");
+            assert_eq!(cx.tensor_dtype(values), dtype, "values keep their type");
+            for node in &cx.b.graph.nodes {
+                if let Op::Sort { dim, .. } = node.op {
+                    let len = cx.size(node.inputs[0], dim).as_const().expect("a fixed size");
+                    assert!(len <= LONG, "{dtype:?}: {len} elements at once");
+                }
+            }
+        }
     }
 }
