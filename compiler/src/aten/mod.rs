@@ -70,6 +70,7 @@ mod index;
 mod interpolate;
 mod linear_algebra;
 mod linear_systems;
+mod log_cum_sum_exp;
 mod matmul;
 mod nms;
 mod norm;
@@ -151,6 +152,7 @@ pub const ATEN_OPS: &[&[AtenOp]] = &[
     interpolate::OPS,
     linear_algebra::OPS,
     linear_systems::OPS,
+    log_cum_sum_exp::OPS,
     matmul::OPS,
     nms::OPS,
     norm::OPS,
