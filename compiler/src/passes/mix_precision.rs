@@ -36,10 +36,11 @@ mod report;
 
 pub use report::{Call, Kept, Report, Why};
 
+use super::rewrite::{Patch, View, rewrite};
 use super::{Cx, Pass};
 use crate::ir::op::Body;
 use crate::ir::print::op_word;
-use crate::ir::{DType, Graph, Node, Op, ValueId};
+use crate::ir::{DType, Graph, Node, NodeId, Op, ValueId};
 use crate::islands::{Island, ProgramIslands};
 use crate::options::Mixed;
 use jvc_kernels::expr::{Binary, Expr, Unary};
@@ -77,7 +78,20 @@ fn run(graph: &mut Graph, cx: &Cx<'_>) -> u32 {
     let patches = halves.iter().filter(|h| **h).count() as u32;
     report.conversions = Rebuild::new(graph, half, halves).run(graph);
     cx.mixed_report.replace(Some(report));
-    patches
+    patches + rewrite(graph, cx, &[needless_conversion])
+}
+
+/// Halves of the export were widened for what now takes halves.
+fn needless_conversion<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
+    let n = view.graph.node(node);
+    let (Op::Map(body), [x]) = (&n.op, &n.inputs[..]) else { return None };
+    let dtype = view.ty(n.outputs[0]).dtype;
+    let converted = match body.exprs.get(body.root) {
+        Expr::Round(to, a) if *to == dtype => *a,
+        _ => body.root,
+    };
+    let same = matches!(body.exprs.get(converted), Expr::Arg(0, _)) && view.ty(*x) == view.ty(n.outputs[0]);
+    if same { Patch::new(view).replace_by(*x) } else { None }
 }
 
 /// What a value is, before anything changes.
