@@ -2,10 +2,11 @@
 //! Where they come from is in [`super::philox`]; each call of the program is a draw of its own.
 
 use super::cx::{Built, ir_dtype};
+use super::long_sort::places_of;
 use super::philox::{self, OFFSET, SEED};
 use super::view::shape_of;
 use super::{AtenOp, BodyBuilder, Call, Cx, Val, bad_argument, unsupported_attribute, unsupported_dtype};
-use crate::ir::{DType, Dim, Op, Range, Shape, UserInput, ValueId};
+use crate::ir::{DType, Dim, Range, Shape, UserInput, ValueId};
 use crate::report::Diagnostic;
 use jvc_kernels::expr::{ExprId, Unary};
 use jvc_kernels::spec::Combine;
@@ -261,7 +262,7 @@ fn permutation(cx: &mut Cx, c: &Call<'_>) -> Vals {
     let meta = c.meta(0).ok_or_else(|| bad_argument(format!("{} has no recorded result", c.target)))?;
     let dtype = ir_dtype(meta.dtype)?;
     let keys = draw(cx, c, vec![c.dim("n")?], DType::I32, &[], |b, words, _| philox::whole(b, words))?;
-    let order = cx.add(Op::Sort { dim: 0, descending: false, keep: None }, vec![keys])?[1];
+    let order = places_of(cx, keys, 0, false, None)?.1;
     Ok(vec![cx.cast(order, dtype)?.into()])
 }
 
@@ -381,6 +382,6 @@ fn multinomial(cx: &mut Cx, c: &Call<'_>) -> Vals {
         let winner = cx.reduce(race, Combine::ArgMax, &[dim], n == 1 && !apart, DType::I64)?;
         return Ok(vec![winner.into()]);
     }
-    let order = cx.add(Op::Sort { dim, descending: true, keep: None }, vec![race])?[1];
+    let order = places_of(cx, race, dim, true, None)?.1;
     Ok(vec![cx.slice(order, dim, Dim::from(0), Dim::from(n), 1)?.into()])
 }

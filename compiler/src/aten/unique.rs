@@ -3,6 +3,7 @@
 use super::bounded::Found;
 use super::cx::Built;
 use super::index::flattened;
+use super::long_sort::places_of;
 use super::selection::Selected;
 use super::{AtenOp, Call, Cx, Diagnostic, Val, unsupported_attribute};
 use crate::ir::{DType, Dim, Op, ValueId};
@@ -21,9 +22,9 @@ fn unique(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
     // Bools sort as numbers.
     let dtype = cx.tensor_dtype(flat);
     let keys = if dtype == DType::Bool { cx.cast(flat, DType::I32)? } else { flat };
-    let sorted = cx.add(Op::Sort { dim: 0, descending: false, keep: None }, vec![keys])?;
-    let values = cx.cast(sorted[0], dtype)?;
-    runs(cx, call, x, values, Some(sorted[1]))
+    let (values, order) = places_of(cx, keys, 0, false, None)?;
+    let values = cx.cast(values, dtype)?;
+    runs(cx, call, x, values, Some(order))
 }
 
 fn unique_consecutive(cx: &mut Cx, call: &Call<'_>) -> Result<Vec<Val>, Diagnostic> {
