@@ -52,6 +52,24 @@ impl Asm {
         (product, self.fadd(lost, ll))
     }
 
+    /// The product of two unevaluated sums as a third, whose first word is the rounding of both. Where partial products might be flushed, beyond
+    /// the middling sizes, beside zero, infinities and NaN, it is that of the first words, and nothing else.
+    pub(crate) fn multiply_pairs(&mut self, [a, a_low]: [Id; 2], (b, b_low): (Id, Option<Id>)) -> [Id; 2] {
+        let (product, lost) = self.two_product(a, b);
+        let cross = self.fmul(a_low, b);
+        let mut rest = self.fadd(lost, cross);
+        if let Some(b_low) = b_low {
+            let cross = self.fmul(a, b_low);
+            rest = self.fadd(rest, cross);
+        }
+        let (high, low) = self.fast_two_sum(product, rest);
+        let [a, b, both] = [a, b, product].map(|x| self.is_middling(x));
+        let factors = self.land(a, b);
+        let exact = self.land(factors, both);
+        let zero = self.float(self.st(product), 0.0);
+        [self.select(exact, high, product), self.select(exact, low, zero)]
+    }
+
     /// `start + residual / slope` where `start` and `of` are of middling size: there no partial product is flushed or overflows, and
     /// neither zeros nor infinities nor NaN come up.
     fn corrected(&mut self, start: Id, of: Id, residual: Id, slope: Id) -> Id {

@@ -11,7 +11,8 @@ use crate::spec::Combine;
 
 /// One combination over values of one type. Its state is one value, a value and its position, or (f32 sums) a sum and what rounding has
 /// added to it so far: rows of a thousand elements would lose three digits in a plain sum, which PyTorch's pairwise sums do not. Values that are
-/// there at once, and partial results, are summed in pairs: as exact, in a seventh of the instructions.
+/// there at once, and partial results, are summed in pairs: as exact, in a seventh of the instructions. To an f32 product each rounding adds as
+/// much in whatever order, so that it is an unevaluated sum of two floats, the first of them its rounding, until it is stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accumulator {
     combine: Combine,
@@ -42,9 +43,13 @@ impl Accumulator {
         self.combine == Combine::Sum && self.ty == Ty::F32
     }
 
+    fn is_double(self) -> bool {
+        self.combine == Combine::Prod && self.ty == Ty::F32
+    }
+
     /// Values of the state while an invocation takes values one by one.
     pub(super) fn width(self) -> usize {
-        1 + usize::from(self.has_position() || self.is_compensated())
+        1 + usize::from(self.has_position() || self.is_compensated() || self.is_double())
     }
 
     /// The state as later stages and other invocations take it: compensations applied.
@@ -73,9 +78,9 @@ impl Accumulator {
             Value::F32(v) => asm.f32(v),
             Value::F64(v) => asm.float(St::F64, v),
         };
-        match (self.has_position(), self.is_compensated()) {
+        match (self.has_position(), self.is_compensated() || self.is_double()) {
             (true, _) => vec![value, position],
-            (_, true) => vec![value, value],
+            (_, true) => vec![value, asm.f32(0.0)],
             _ => vec![value],
         }
     }
@@ -84,6 +89,9 @@ impl Accumulator {
     pub(super) fn step(self, asm: &mut Asm, state: &[Id], value: Id, position: Id) -> Vec<Id> {
         if self.is_compensated() {
             return add_compensated(asm, state[0], state[1], value);
+        }
+        if self.is_double() {
+            return asm.multiply_pairs([state[0], state[1]], (value, None)).to_vec();
         }
         if !self.has_position() {
             return vec![self.combine_values(asm, state[0], value)];
@@ -161,6 +169,9 @@ impl Accumulator {
 
     /// Two settled results as one; of equal values the earlier position stays.
     pub(super) fn merge(self, asm: &mut Asm, a: &[Id], b: &[Id]) -> Vec<Id> {
+        if self.is_double() {
+            return asm.multiply_pairs([a[0], a[1]], (b[0], Some(b[1]))).to_vec();
+        }
         if !self.has_position() {
             return vec![self.combine_values(asm, a[0], b[0])];
         }
@@ -173,15 +184,16 @@ impl Accumulator {
         vec![asm.select(take_b, b[0], a[0]), asm.select(take_b, b[1], a[1])]
     }
 
-    /// What a later stage sees: the position where there is one, else the value.
+    /// What a later stage sees of a settled state: the position where there is one, else the value.
     pub(super) fn result(self, state: &[Id]) -> Id {
-        *state.last().expect("a state has a value")
+        if self.has_position() { state[1] } else { state[0] }
     }
 
     /// Types of a settled state in shared memory.
     pub(super) fn memory_types(self) -> Vec<St> {
         let value = if self.ty == Ty::Bool { St::U32 } else { self.ty.into() };
-        if self.has_position() { vec![value, St::U32] } else { vec![value] }
+        let second = if self.has_position() { Some(St::U32) } else { self.is_double().then_some(St::F32) };
+        [Some(value), second].into_iter().flatten().collect()
     }
 
     /// Writes a state to shared memory.

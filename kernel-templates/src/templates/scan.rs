@@ -82,8 +82,8 @@ fn walk_alone(cx: &mut Emit<'_>, spec: &ScanSpec) {
         cx.bind_axis(spec.outer.len(), i);
         let next = step(cx, spec, &acc, carried, i);
         let (state, position) = next.split_at(acc.width());
-        let running = acc.settle(&mut cx.asm, state);
-        for (k, &v) in running.iter().chain(position).enumerate() {
+        let settled = acc.settle(&mut cx.asm, state);
+        for (k, &v) in [acc.result(&settled)].iter().chain(position).enumerate() {
             cx.bind_arg(k, v);
         }
         cx.stores(&spec.stores);
@@ -245,8 +245,8 @@ fn select_all(cx: &mut Emit<'_>, cond: Id, a: &[Id], b: &[Id]) -> Vec<Id> {
     a.iter().zip(b).map(|(&a, &b)| cx.asm.select(cond, a, b)).collect()
 }
 
-/// Results of stretches of a line, which meet in any grouping: a value, a value and its position, or (f32 sums) an unevaluated sum of two
-/// floats, so that groups lose no more than a walk along the line does.
+/// Results of stretches of a line, which meet in any grouping: a value, a value and its position, or (f32 sums and products) an unevaluated sum of
+/// two floats, so that groups lose no more than a walk along the line does.
 struct Partial<'s> {
     spec: &'s ScanSpec,
     ty: Ty,
@@ -258,7 +258,7 @@ impl<'s> Partial<'s> {
     }
 
     fn is_double(&self) -> bool {
-        self.spec.combine == Combine::Sum && self.ty == Ty::F32
+        matches!(self.spec.combine, Combine::Sum | Combine::Prod) && self.ty == Ty::F32
     }
 
     fn types(&self) -> Vec<St> {
@@ -293,10 +293,13 @@ impl<'s> Partial<'s> {
     }
 
     fn merge(&self, cx: &mut Emit<'_>, earlier: &[Id], later: &[Id]) -> Vec<Id> {
-        if self.is_double() {
+        if self.is_double() && self.spec.combine == Combine::Sum {
             return add_double(cx, earlier, later);
         }
         let acc = Accumulator::new(self.spec.combine, self.ty);
+        if self.is_double() {
+            return acc.merge(&mut cx.asm, earlier, later);
+        }
         let value = acc.combine_values(&mut cx.asm, earlier[0], later[0]);
         if !has_position(self.spec) {
             return vec![value];
@@ -307,7 +310,12 @@ impl<'s> Partial<'s> {
 
     /// The arguments of stores.
     fn settle(&self, cx: &mut Emit<'_>, state: &[Id]) -> Vec<Id> {
-        if self.is_double() { vec![cx.asm.fadd(state[0], state[1])] } else { state.to_vec() }
+        match self.spec.combine {
+            Combine::Sum if self.is_double() => vec![cx.asm.fadd(state[0], state[1])],
+            // The first word of a product is the rounding of both.
+            Combine::Prod => vec![state[0]],
+            _ => state.to_vec(),
+        }
     }
 }
 

@@ -188,6 +188,21 @@ fn the_first_of_equal_extremes_and_the_first_nan_win() {
 #[test]
 fn long_sums_keep_their_digits_and_infinite_ones_stay_infinite() {
     let Some(gpu) = gpu("long sums") else { return };
+    // All of one sign: a plain sum loses digits, and nothing cancels.
+    let first = |i: usize| 1.0 + (i % 7) as f32 * 0.013;
+    long_rows(&gpu, Combine::Sum, &first, [f32::INFINITY, 3e38, 3e38], 2e-7);
+}
+
+/// Factors beside 1, whose products are off by fifty ulp if each is rounded, in whatever order.
+#[test]
+fn long_products_keep_their_digits_and_infinite_ones_stay_infinite() {
+    let Some(gpu) = gpu("long products") else { return };
+    let first = |i: usize| if i % 7 < 3 { 1.000_017_3 } else { 0.999_987_1 };
+    long_rows(&gpu, Combine::Prod, &first, [f32::INFINITY, 3e38, -3e38], 6.1e-8);
+}
+
+/// Three rows: one of the `first` values, one with an odd one, and one with two of them side by side; the others of a sum are random.
+fn long_rows(gpu: &jvc_runtime::Gpu, combine: Combine, first: &dyn Fn(usize) -> f32, odd: [f32; 3], relative: f64) {
     let (rows, len) = (Extent::Const(3), 20_000);
     for (threads_per_row, wg) in [(1, 8), (64, 64)] {
         let mut e = Exprs::new();
@@ -197,28 +212,29 @@ fn long_sums_keep_their_digits_and_infinite_ones_stay_infinite() {
         let operands = vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
         let sizes = [3 * len as usize, 3];
         let mut buffers: Vec<_> = operands.iter().zip(sizes).map(|(o, n)| Random(6).buffer(o, n)).collect();
-        for i in 0..len as usize {
-            // All of one sign: a plain sum loses digits, and nothing cancels.
-            buffers[0].store(i, Value::F32(1.0 + (i % 7) as f32 * 0.013));
+        for i in 0..3 * len as usize {
+            if i < len as usize || combine == Combine::Prod {
+                buffers[0].store(i, Value::F32(first(i)));
+            }
         }
-        buffers[0].store(len as usize + 5, Value::F32(f32::INFINITY));
-        buffers[0].store(2 * len as usize + 5, Value::F32(3e38));
-        buffers[0].store(2 * len as usize + 6, Value::F32(3e38));
+        buffers[0].store(len as usize + 5, Value::F32(odd[0]));
+        buffers[0].store(2 * len as usize + 5, Value::F32(odd[1]));
+        buffers[0].store(2 * len as usize + 6, Value::F32(odd[2]));
         let spec = KernelSpec::Row(RowSpec {
             interface: interface(operands, false),
             copies: 1,
             exprs: e,
             outer: vec![rows],
             inner: vec![Extent::Const(len)],
-            stages: vec![Stage { combine: Combine::Sum, value }],
+            stages: vec![Stage { combine, value }],
             row_stores: vec![Store { operand: 1, index: row, value: stored, guard: None }],
             element_stores: vec![],
             threads_per_row,
             wg,
         });
         let memory = Memory { operands: buffers, symbols: vec![] };
-        let close = Tolerance { relative: 2e-7, absolute: 0.0 };
-        assert!(check(&gpu, &format!("sums by {threads_per_row}"), &spec, &memory, close), "f32 is everywhere");
+        let close = Tolerance { relative, absolute: 0.0 };
+        assert!(check(gpu, &format!("{combine:?} by {threads_per_row}"), &spec, &memory, close), "f32 is everywhere");
     }
 }
 

@@ -9,6 +9,7 @@ use jvc_kernels::host::Memory;
 use jvc_kernels::spec::{Access, Combine, Extent, KernelSpec, ScanSpec, ScatterMode, ScatterSpec, Store};
 
 const CLOSE: Tolerance = Tolerance { relative: 1e-6, absolute: 1e-6 };
+const HALF_ULP: Tolerance = Tolerance { relative: 6.1e-8, absolute: 0.0 };
 
 #[test]
 fn running_results_and_positions_match_along_any_line() {
@@ -46,7 +47,51 @@ fn lines_shared_by_invocations_go_on_from_tile_to_tile() {
 #[test]
 fn long_sums_lose_nothing_that_a_float_can_hold() {
     let Some(gpu) = gpu("scans") else { return };
-    let n = 3000;
+    let values = (0..3000).map(|at| if at == 0 { 16_777_216.0 } else { 1.0 }).collect();
+    line(&gpu, "ones beside 2^24", Combine::Sum, values, 16, HALF_ULP);
+}
+
+/// Factors beside 1, whose products are off by a hundred ulp if each is rounded.
+#[test]
+fn long_products_lose_nothing_that_a_float_can_hold() {
+    let Some(gpu) = gpu("scans") else { return };
+    let values: Vec<f32> = (0..5000).map(|at| if at % 7 < 3 { 1.000_017_3 } else { 0.999_987_1 }).collect();
+    for threads in [1, 16] {
+        line(&gpu, "factors beside 1", Combine::Prod, values.clone(), threads, HALF_ULP);
+    }
+}
+
+/// What a product lost by rounding is no number beside these, and must not make one of them into NaN.
+#[test]
+fn products_that_leave_the_numbers_stay_what_they_are() {
+    let Some(gpu) = gpu("scans") else { return };
+    let cases = [
+        ("overflow", vec![(5, 3e30), (9, -3e30), (200, 0.5)]),
+        ("infinity", vec![(40, f32::INFINITY), (90, -1.0)]),
+        ("infinity times zero", vec![(40, f32::INFINITY), (90, 0.0)]),
+        ("zero", vec![(40, -0.0), (90, -2.0)]),
+        ("underflow", vec![(5, 1e-30), (9, 1e-30), (90, 1e30)]),
+        ("large and back", vec![(5, 3e30), (90, 1e-30)]),
+        ("no number", vec![(40, f32::NAN)]),
+    ];
+    for (name, odd) in cases {
+        let mut values: Vec<f32> = (0..300).map(|at| if at % 2 == 0 { 1.1 } else { 0.9 }).collect();
+        odd.into_iter().for_each(|(at, value)| values[at] = value);
+        for threads in [1, 16] {
+            line(&gpu, name, Combine::Prod, values.clone(), threads, CLOSE);
+        }
+    }
+}
+
+fn line(
+    gpu: &jvc_runtime::Gpu,
+    name: &str,
+    combine: Combine,
+    values: Vec<f32>,
+    threads_per_line: u32,
+    tolerance: Tolerance,
+) {
+    let n = values.len();
     let mut e = Exprs::new();
     let i = e.axis(0);
     let value = e.load(0, DType::F32, vec![i]);
@@ -54,14 +99,13 @@ fn long_sums_lose_nothing_that_a_float_can_hold() {
     let stores = vec![Store { operand: 1, index: i, value: running, guard: None }];
     let operands = vec![operand(DType::F32, Access::Read), operand(DType::F32, Access::Write)];
     let mut memory = Memory { operands: operands.iter().map(|o| Random(4).buffer(o, n)).collect(), symbols: vec![] };
-    for at in 0..n {
-        memory.operands[0].store(at, Value::F32(if at == 0 { 16_777_216.0 } else { 1.0 }));
+    for (at, value) in values.into_iter().enumerate() {
+        memory.operands[0].store(at, Value::F32(value));
     }
-    let (outer, len, combine) = (vec![], Extent::Const(n as u32), Combine::Sum);
+    let (outer, len) = (vec![], Extent::Const(n as u32));
     let interface = interface(operands, false);
-    let spec = ScanSpec { interface, exprs: e, outer, len, combine, value, stores, threads_per_line: 16, wg: 32 };
-    let half_ulp = Tolerance { relative: 6e-8, absolute: 0.0 };
-    check(&gpu, "ones beside 2^24", &KernelSpec::Scan(spec), &memory, half_ulp);
+    let spec = ScanSpec { interface, exprs: e, outer, len, combine, value, stores, threads_per_line, wg: 32 };
+    check(gpu, name, &KernelSpec::Scan(spec), &memory, tolerance);
 }
 
 fn scan(
