@@ -301,7 +301,7 @@ fn spread(cx: &mut Cx, c: &Call<'_>, root: bool) -> Result<(ValueId, Val), Diagn
     ))
 }
 
-/// With the dimensions kept. Of halves in f32: half a type's largest number is no deviation, but its square would be infinite.
+/// With the dimensions kept. Of halves it is f32: the square of a deviation that a half can hold may be beyond its range.
 fn variance_of(cx: &mut Cx, x: ValueId, dims: &[usize], correction: f64) -> Built {
     let x = if cx.tensor_dtype(x) == DType::F64 { x } else { cx.cast(x, DType::F32)? };
     let mut dims = dims.to_vec();

@@ -70,7 +70,9 @@ fn invert<'a>(view: &'a View<'a>, node: NodeId) -> Option<Patch<'a>> {
     let mut p = Patch::new(view);
     let Some(table) = Table::new(&sizes.targets(&indices), sizes.n_to(), *mode)? else { return p.replace_by(base) };
     let body = gather(&table, &sizes, &along, to, *mode);
-    let table = p.push(Op::Const(table.literal()), &[], table.literal().ty);
+    let literal = table.literal();
+    let ty = literal.ty.clone();
+    let table = p.push(Op::Const(literal), &[], ty);
     let y = p.push(Op::Compute(body), &[base.into(), table, src.into()], to.clone());
     p.replace_by(y)
 }

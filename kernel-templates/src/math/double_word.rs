@@ -92,6 +92,7 @@ impl Asm {
     pub(crate) fn fdiv_rounded(&mut self, a: Id, b: Id) -> Id {
         match (self.st(a), self.const_bits(b)) {
             (St::F32, Some(bits)) if bits & 0x7fff_ffff == 0 => return self.divided_by_zero(a, bits as u32),
+            // The same quotient for every a, NaN of zeros included, and nothing that Mesa could fold. Bits would need 64-bit integers.
             (St::F64, Some(bits)) if bits << 1 == 0 => {
                 let infinity = self.constant(St::F64, f64::INFINITY.to_bits() | bits);
                 return self.fmul(a, infinity);
